@@ -1,6 +1,6 @@
 """The command line: ``aioproducer produce | consume | topics | broker | perf | config | doctor``.
 
-What it stands on (click, rich) comes with ``pip install 'aioproducer[cli]'``.
+``pip install 'aioproducer[cli]'`` installs its dependencies (click, rich).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line with these arguments (the process's own if None); the exit code."""
+    """Run the command line with ``arguments`` (None: those of the process), and return the exit code."""
     try:
         import click  # noqa: F401  # only whether it is there
         import rich  # noqa: F401

@@ -1,4 +1,4 @@
-"""Commands that are admin calls."""
+"""Running a command that consists of admin calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The group of all commands, and how an exception becomes one line and an exit code."""
+"""The group of all commands, and the conversion of an exception to one line and an exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aioproducer import __version__
 from aioproducer.cli.exits import EXPLANATION, FAILED, SIGNALLED, SUCCEEDED, USAGE, CommandError, CommandUsageError
 from aioproducer.errors import ConfigurationError, KafkaError
 
-# Where each command is; imported when it is called, so that every call starts quickly.
+# The module of each command; it is imported only when called, so that every call starts quickly.
 _COMMANDS = {
     "broker": "aioproducer.cli.broker",
     "config": "aioproducer.cli.config",
@@ -32,16 +32,16 @@ _COMMANDS = {
 
 
 class Commands(click.Group):
-    """The commands, each imported when it is asked for."""
+    """The commands, each imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        home = _COMMANDS.get(cmd_name)
-        if home is None:
+        module = _COMMANDS.get(cmd_name)
+        if module is None:
             return None
-        command = getattr(import_module(home), "command")  # noqa: B009  # of a module known only by name
+        command = getattr(import_module(module), "command")  # noqa: B009  # of a module known only by name
         assert isinstance(command, click.Command)
         return command
 
@@ -63,8 +63,8 @@ def app() -> None:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Run a command; whatever ends it becomes one line on stderr and an exit code."""
-    # Until a command says otherwise, what the library logs is the command's to tell, in its own words.
+    """Run a command; an exception that ends it becomes one line on stderr and an exit code."""
+    # Until an option enables logging, only the command itself reports the library's problems.
     library = logging.getLogger("aioproducer")
     library.addHandler(logging.NullHandler())
     library.propagate = False
@@ -105,16 +105,16 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _keep_standard_descriptors() -> None:
-    """Where a command was begun with stdin, stdout or stderr closed: no file of its own is to get their numbers.
+    """Reserve the numbers of stdin, stdout and stderr if they are closed, so that no file of a command gets them.
 
-    What it has to say goes nowhere then; to write records there is an error, as nothing can be written.
+    Messages are then discarded. Writing records there is an error, because the descriptor is read-only.
     """
     while (descriptor := os.open(os.devnull, os.O_RDONLY)) <= 2:
         pass
     os.close(descriptor)
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # for as long as the process is there
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # open until the process ends
 
 
 def _say(command: str, text: str, code: int) -> int:
@@ -126,13 +126,13 @@ def _say(command: str, text: str, code: int) -> int:
 
 
 def _output_closed() -> int:
-    """As ``cat`` does when ``head`` has gone: say nothing; the code is that of an end by SIGPIPE."""
+    """Print nothing, as ``cat`` when ``head`` has ended, and return the exit code of an end by SIGPIPE."""
     _silence(sys.stdout.fileno())
     return SIGNALLED + signal.SIGPIPE
 
 
 def _silence(descriptor: int) -> None:
-    """What Python still flushes at its end goes nowhere."""
+    """Discard what Python flushes at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)

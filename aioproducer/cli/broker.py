@@ -18,7 +18,7 @@ EVERYWHERE = ("0.0.0.0", "::")
 
 
 def parse_listen(text: str, nodes: int) -> tuple[str, list[int]]:
-    """Host and one port for each node, counting up from the one given; 0 takes free ones.
+    """Return the host and a port for each node, counting up from the given one; 0 selects free ports.
 
     Raises:
         CommandUsageError: it is no address.
@@ -108,7 +108,7 @@ async def _serve(
         await interruption.wait()
     finally:
         await cluster.stop()
-    where = "what was in memory is gone" if data is None else f"records are in {data}"
+    where = "its records were in memory and are lost" if data is None else f"records are in {data}"
     note("broker", f"stopped; {where}")
     return SUCCEEDED
 
@@ -116,7 +116,7 @@ async def _serve(
 def _why_not(error: OSError, host: str, data: Path | None) -> str:
     text = error.strerror or str(error)
     if error.errno == errno.EADDRINUSE:
-        return f"{text}. Another program, or another broker, has the port: choose one with --listen {host}:PORT."
+        return f"{text}. Another program, or another broker, uses the port: choose one with --listen {host}:PORT."
     if data is not None and error.filename is not None:
         return f"{error.filename}: {error.strerror}. The broker cannot keep its records there: see --data."
     return text

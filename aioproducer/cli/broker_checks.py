@@ -54,13 +54,13 @@ class _IgnoringHandler:
     """A transport's handler for a connection that is closed at once."""
 
     def data_received(self, data: Buffer) -> None:
-        """Nothing was asked."""
+        """Do nothing: no request was sent."""
 
     def write_completed(self, count: int) -> None:
-        """Nothing was written."""
+        """Do nothing: nothing was written."""
 
     def connection_lost(self, exception: Exception | None) -> None:
-        """It is closed at once anyway."""
+        """Do nothing: the connection is closed at once anyway."""
 
 
 class _Warnings(logging.Handler):
@@ -83,7 +83,7 @@ class ClockSample(NamedTuple):
 
     @property
     def offset(self) -> float:
-        """How far the other clock is ahead of this one, in seconds, if request and response took equally long."""
+        """Seconds by which the other clock is ahead of this one, if request and response took equally long."""
         return self.remote - (self.sent + self.received) / 2
 
     @property
@@ -260,7 +260,7 @@ def _overview(described: ClusterDescription) -> list[Check]:
         Check.ok("brokers", len(described.nodes)),
     ]
     if described.controller is None:
-        text = "none is known: the brokers' logs say why there is none, or whether they can reach it"
+        text = "no controller is known: check the brokers' logs for an election, or for errors in connecting to it"
         return [*checks, Check.failed("controller", text)]
     return [*checks, Check.ok("controller", f"clients use broker {described.controller}")]
 
@@ -334,7 +334,7 @@ def leader_time(response: DescribeQuorumResponse) -> float | None:
 
 
 def clock_check(samples: Sequence[ClockSample]) -> Check:
-    """Return the check of the sample that is known best; it fails only if the difference is surely too large."""
+    """Return the check of the most precise sample; it fails only if the difference is certainly too large."""
     best = min(samples, key=lambda sample: sample.uncertainty)
     # The other clock is read in whole milliseconds, rounded down.
     offset, uncertainty = best.offset + 0.0005, best.uncertainty + 0.0005

@@ -1,4 +1,4 @@
-"""What ``aioproducer doctor`` finds: checks, each with a result and, if it failed, what to do."""
+"""The findings of ``aioproducer doctor``: checks, each with a result and, if it failed, what to do."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Status(enum.Enum):
 
     OK = "ok"
     NOTE = "note"
-    """It works, but the reader should know."""
+    """It works, but with a difference worth knowing."""
     UNKNOWN = "unknown"
-    """It cannot be found out here; the text says why."""
+    """It cannot be checked here; the text says why."""
     FAILED = "failed"
 
 

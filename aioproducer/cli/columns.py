@@ -1,4 +1,4 @@
-"""From a row of named columns to a record: its key, value, headers and timestamp."""
+"""Converting a row of named columns to a record: its key, value, headers and timestamp."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LATEST_TIMESTAMP = 2**63 - 1
 
 
 class BadRowError(Exception):
-    """A row cannot be made into a record; the text says why."""
+    """A row cannot be converted to a record; the text says why."""
 
 
 class Outgoing(NamedTuple):
-    """A record to be sent; ``timestamp_ms`` None is the time of sending."""
+    """A record to be sent; with ``timestamp_ms`` None its timestamp is the time of sending."""
 
     value: bytes | None
     key: bytes | None
@@ -31,7 +31,7 @@ class Outgoing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which column becomes what; without ``value`` the whole row does, as JSON."""
+    """The columns of a record's parts; without ``value`` the record's value is the whole row, as JSON."""
 
     key: str | None = None
     value: str | None = None
@@ -45,17 +45,17 @@ class Columns:
         return [name for name in (self.key, self.value, self.headers, self.timestamp) if name is not None]
 
     def missing(self, names: Container[str]) -> str | None:
-        """The first of ``self.names`` that is not there. For bytes their column in base64 does (``base64_name``)."""
+        """Return the first missing name of ``self.names``. A column in base64 (``base64_name``) replaces its column."""
         for name in self.names:
             if name not in names and not (name in (self.key, self.value) and base64_name(name) in names):
                 return name
         return None
 
     def record(self, row: Mapping[str, object], whole: bytes | None = None) -> Outgoing:
-        """The record of a row; ``whole`` is the row as JSON where that is at hand.
+        """Return the record of a row; ``whole`` is the row as JSON, if already known.
 
         Raises:
-            BadRowError: a column is missing, or holds what it should not.
+            BadRowError: a column is missing, or has an invalid value.
         """
         missing = self.missing(row)
         if missing is not None:
@@ -76,14 +76,14 @@ class Columns:
 
 
 def base64_name(name: str) -> str:
-    """Of the field that stands for ``name`` where its bytes are no text."""
+    """Return the name of the field that replaces ``name`` if its bytes are not UTF-8."""
     return f"{name}_base64"
 
 
 def base64_decoded(cell: object, name: str) -> bytes:
     """
     Raises:
-        BadRowError: it is no base64.
+        BadRowError: it is not base64.
     """
     try:
         if isinstance(cell, str):
@@ -101,10 +101,10 @@ def _bytes_of(row: Mapping[str, object], name: str) -> bytes | None:
 
 
 def as_bytes(cell: object) -> bytes | None:
-    """Text as UTF-8, bytes as they are, null as null, everything else as JSON.
+    """Return text as UTF-8, bytes unchanged, null as None, everything else as JSON.
 
     Raises:
-        BadRowError: it holds what JSON cannot.
+        BadRowError: it has a value that JSON cannot represent.
     """
     if cell is None or isinstance(cell, bytes):
         return cell
@@ -118,10 +118,10 @@ def as_bytes(cell: object) -> bytes | None:
 
 
 def as_json(value: object) -> bytes:
-    """Compact JSON in UTF-8. Times are written as ISO 8601, decimals as text, and null stands for what is no number.
+    """Return compact JSON in UTF-8: times as ISO 8601, decimals as text, NaN and infinities as null.
 
     Raises:
-        BadRowError: there are bytes in it that are no text.
+        BadRowError: it has bytes that are not UTF-8.
     """
     try:
         text = _ENCODER.encode(value)
@@ -162,12 +162,12 @@ def _without_nan(value: object) -> object:
 
 
 def as_headers(cell: object, column: str) -> list[HeaderPair]:
-    """Headers of an object (name to value), or of an array of pairs or of objects with ``key`` and ``value``.
+    """Return the headers of an object (name to value), an array of pairs, or an array of ``key``/``value`` objects.
 
-    A value may be an object with the one field ``base64``.
+    A value may be an object with the single field ``base64``.
 
     Raises:
-        BadRowError: it is neither.
+        BadRowError: it has another form.
     """
     if isinstance(cell, str):
         try:
@@ -180,7 +180,7 @@ def as_headers(cell: object, column: str) -> list[HeaderPair]:
         return [(str(name), _header_value(value)) for name, value in cell.items()]
     if isinstance(cell, Sequence) and not isinstance(cell, bytes | str):
         return [_header(each, column) for each in cell]
-    raise BadRowError(f"{column!r} holds no headers, but {_shortly(cell)}")
+    raise BadRowError(f"{column!r} is not a list of headers: {_shortly(cell)}")
 
 
 def _header(cell: object, column: str) -> HeaderPair:
@@ -188,7 +188,7 @@ def _header(cell: object, column: str) -> HeaderPair:
         return str(cell["key"]), _header_value(cell.get("value"))
     if isinstance(cell, list | tuple) and len(cell) == 2:
         return str(cell[0]), _header_value(cell[1])
-    raise BadRowError(f"{column!r} holds no headers, but {_shortly(cell)}")
+    raise BadRowError(f"{column!r} is not a list of headers: {_shortly(cell)}")
 
 
 def _header_value(cell: object) -> bytes | None:
@@ -198,10 +198,10 @@ def _header_value(cell: object) -> bytes | None:
 
 
 def as_timestamp(cell: object, column: str) -> int | None:
-    """Milliseconds since 1970 of a number of them, or of a time in ISO 8601, which is UTC where it names no zone.
+    """Return milliseconds since 1970, from a number of them or a time in ISO 8601 (UTC if without a zone).
 
     Raises:
-        BadRowError: it is neither, or before 1970.
+        BadRowError: it has another form, or is before 1970.
     """
     if cell is None or cell == "":
         return None

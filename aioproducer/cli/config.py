@@ -21,7 +21,7 @@ def _default(key: ConfigKey) -> object:
 
 
 def as_mapping(key: ConfigKey) -> dict[str, object]:
-    """A key as a script wants it."""
+    """Return a key for the JSON output."""
     return {
         "name": key.name,
         "type": key.type.value,

@@ -1,4 +1,4 @@
-"""Whether a topic is there, before anything is sent to it or read from it."""
+"""Checking that a topic exists before records are sent to it or read from it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from aioproducer.errors import TopicExistsError
 
 
 async def describe_topic(admin: Admin, name: str, advice: str, *, create: bool = False) -> TopicDescription:
-    """The topic; one that is not there is created, if that is wanted.
+    """Return the topic; with ``create``, create a missing one first.
 
     Raises:
-        CommandError: there is none; the text names one that is spelt alike, and has the ``advice``.
-        KafkaError: the cluster cannot be asked, or refuses.
+        CommandError: the topic does not exist; the text suggests a similar name, and contains ``advice``.
+        KafkaError: the request failed.
     """
     try:
         (topic,) = await admin.describe_topics([name])
@@ -33,7 +33,7 @@ async def describe_topic(admin: Admin, name: str, advice: str, *, create: bool =
 
 
 async def require_topic(config: Mapping[str, object], name: str, timeout: float, *, create: bool) -> TopicDescription:
-    """The topic to send to; see ``describe_topic``."""
+    """Return the topic to send to; see ``describe_topic``."""
     advice = f"create it with --create, or with 'aioproducer topics create {name}'"
     async with Admin.from_config(config, timeout=timeout) as admin:
         return await describe_topic(admin, name, advice, create=create)

@@ -1,16 +1,16 @@
-"""What the command line's exit codes mean, and the exceptions that lead to them."""
+"""The command line's exit codes, and the exceptions that lead to them."""
 
 from __future__ import annotations
 
 SUCCEEDED = 0
 FAILED = 1
-"""It could not be done, or not all of it."""
+"""The command failed, entirely or partly."""
 USAGE = 2
-"""The command line or the configuration is wrong; nothing was done."""
+"""The command line or the configuration is wrong; the command did nothing."""
 PARTLY_REJECTED = 3
-"""Done, but some of the input was bad and was left out."""
+"""Done, except for some bad input, which was skipped."""
 SIGNALLED = 128
-"""Plus the signal's number: 130 for Ctrl-C, 143 for SIGTERM, 141 for output into a closed pipe."""
+"""Added to the signal's number: 130 for Ctrl-C, 143 for SIGTERM, 141 for output into a closed pipe."""
 
 EXPLANATION = """\
 Exit codes: 0 done; 1 failed; 2 wrong usage or configuration; 3 done, but some input lines were bad; 130 and 143 ended
@@ -26,5 +26,5 @@ class CommandUsageError(CommandError):
 
 
 def missing(module: str, purpose: str, extra: str) -> CommandError:
-    """Something optional is not installed."""
+    """An optional dependency is not installed."""
     return CommandError(f"{purpose} needs {module}, which is not installed: pip install 'aioproducer[{extra}]'")

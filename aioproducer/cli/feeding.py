@@ -1,4 +1,4 @@
-"""A thread that reads, and a loop that takes what was read: bounded, and never waited for at the end."""
+"""A bounded queue from a reading thread to the loop. The end of the process does not wait for the thread."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import BinaryIO, NamedTuple
 from aioproducer.cli.columns import Outgoing
 from aioproducer.cli.reading import BadLine, Row
 
-# How much the thread gathers before it hands over, and how often it may do so before anything is taken.
+# Maximum size of a piece, and number of pieces that the thread may be ahead of the loop.
 PIECE_ROWS = 1000
 PIECE_BYTES = 1 << 20
 PIECES_AHEAD = 4
 
 
 class Piece(NamedTuple):
-    """Some records in order, how many bytes of the input were read so far, and the bad lines among them."""
+    """Some records in order, the number of input bytes read so far, and the bad lines among the records."""
 
     records: list[Outgoing]
     bytes_read: int
@@ -26,12 +26,12 @@ class Piece(NamedTuple):
 
 
 class Feeder:
-    """Reads in a daemon thread, because a read from a terminal or pipe cannot be called off.
+    """Reads in a daemon thread, because a read from a terminal or pipe cannot be cancelled.
 
     Args:
-        open_rows: makes the rows, given what to call before each read.
-        rejects: where bad lines are written.
-        shown: how many bad lines are told.
+        open_rows: returns the rows; its argument is to be called before each read.
+        rejects: the file for bad lines.
+        shown: the maximum number of bad lines that are shown to the user.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Feeder:
         self._bytes_read = bytes_read
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start the reading thread."""
         threading.Thread(target=self._run, name="aioproducer-feeder", daemon=True).start()
 
     async def next(self) -> Piece | None:
-        """The next piece; None at the end of the input.
+        """Return the next piece, None at the end of the input.
 
         Raises:
-            CommandError, OSError: it cannot be read.
+            CommandError, OSError: the input cannot be read.
         """
         piece = await self._pieces.get()
         self._room.release()
@@ -74,7 +74,7 @@ class Feeder:
         return piece
 
     def end(self) -> None:
-        """Nothing more is wanted."""
+        """Stop reading."""
         self._ended = True
         self._room.release()
 
@@ -116,7 +116,7 @@ class Feeder:
         if self._left_to_show > 0:
             self._left_to_show -= 1
             start = line.raw[:60].decode(errors="replace").strip()
-            self._shown.append(f"line {line.number} is left out: {line.reason}: {start}")
+            self._shown.append(f"line {line.number} is skipped: {line.reason}: {start}")
 
     def _before_read(self, bytes_read: int) -> None:
         self._hand_over()

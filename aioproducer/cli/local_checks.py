@@ -21,7 +21,7 @@ from aioproducer.compression import codec
 from aioproducer.security.redaction import described
 
 DEVELOPMENT_EXTRAS = frozenset({"bench", "build", "demo", "docs", "examples", "lint", "test", "wheel"})
-"""Extras for this project's own development, which no user installs."""
+"""Extras for the development of this project, not for users."""
 
 _SAMPLE = b"A batch of records repeats itself. " * 200
 
@@ -163,7 +163,7 @@ def _codec(name: str, library: Callable[[], str]) -> Check:
         compressed = codec(name).compress([_SAMPLE])
         returned = codec(name).decompress(compressed, len(_SAMPLE))
         text = library()
-    except Exception as error:  # The report must name what a broken library raises, whatever it is.
+    except Exception as error:  # a broken library may raise any exception, which the report must show
         return Check.failed(name, described(error))
     if returned != _SAMPLE:
         return Check.failed(name, f"{text} returns other bytes than it was given: install the library again")

@@ -1,4 +1,4 @@
-"""Options that commands share, and what becomes of them."""
+"""Options that commands share, and the configuration made from them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BOOTSTRAP_SERVERS = "bootstrap.servers"
 
 
 class OneLine(logging.Formatter):
-    """A line for each message; of an exception its type and text alone."""
+    """One line for each message; an exception as its type and text."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's name
         return ""
@@ -42,7 +42,7 @@ def _log(level: int) -> None:
 
 
 def log_warnings() -> None:
-    """Show the library's warnings, unless an option asks for more."""
+    """Show the library's warnings, or more if an option requests it."""
     if logging.getLogger("aioproducer").level == logging.NOTSET:
         _log(logging.WARNING)
 
@@ -97,7 +97,7 @@ def _mark_source(context: click.Context, parameter: click.Parameter, value: str 
 
 
 def cluster_options(function: F) -> F:
-    """Which cluster, and how to speak to it."""
+    """Options for the cluster and its connection."""
     for option in (
         click.option(
             "--timeout",
@@ -134,7 +134,7 @@ def cluster_options(function: F) -> F:
 
 
 def pairs(settings: Sequence[str], option: str) -> dict[str, str]:
-    """``NAME=VALUE`` settings as a mapping.
+    """Return ``NAME=VALUE`` settings as a mapping.
 
     Raises:
         CommandUsageError: one has no ``=``.
@@ -149,13 +149,13 @@ def pairs(settings: Sequence[str], option: str) -> dict[str, str]:
 
 
 def secret_values(secrets: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
-    """The values that ``NAME=env:VARIABLE`` and ``NAME=file:PATH`` name; of a file all but its last line end.
+    """Return the values that ``NAME=env:VARIABLE`` and ``NAME=file:PATH`` refer to; a file without its last line end.
 
     ``names`` translates names in snake_case.
 
     Raises:
-        CommandUsageError: the form is another one, or there is no such value; the text shows no value, nor a source
-            that may be one.
+        CommandUsageError: the form is another one, or the value does not exist. The text shows no value, and no source
+            that may be a value by mistake.
     """
     found: dict[str, str] = {}
     for secret in secrets:
@@ -185,7 +185,7 @@ def _file_value(name: str, path: str) -> str:
     except OSError as error:
         raise CommandUsageError(f"--secret {name}: {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        # Its own text would contain bytes of the file.
+        # The text of this exception would contain bytes of the file.
         raise CommandUsageError(f"--secret {name}: {path} is not UTF-8") from None
     return value.removesuffix("\r\n") if value.endswith("\r\n") else value.removesuffix("\n")
 
@@ -193,12 +193,12 @@ def _file_value(name: str, path: str) -> str:
 def client_config(
     bootstrap_server: str | None, settings: Sequence[str], secrets: Sequence[str], config_file: str | None
 ) -> dict[str, object]:
-    """The keys given by file and options, in Kafka's spelling.
+    """Return the keys of file and options, in Kafka's spelling.
 
-    Serializers are left out of the file: the command line sends bytes.
+    Serializers in the file are ignored: the command line sends bytes.
 
     Raises:
-        ConfigurationError, CommandUsageError: something is wrong with them.
+        ConfigurationError, CommandUsageError: a key, a value or an option is wrong.
     """
     from aioproducer.config import CONFIG_DEF, Password, Type
     from aioproducer.config.client_files import load_client_file
@@ -219,10 +219,10 @@ def client_config(
         if name in options:
             raise CommandUsageError(f"{name} is given by -X and by --secret: remove one of them")
         key = CONFIG_DEF.keys.get(name)
-        # A Password is used as it is: neither blanks around it nor placeholders in it mean anything.
+        # A Password is used unchanged: its blanks are not stripped, and its placeholders are not replaced.
         config[name] = Password(value) if key is not None and key.type is Type.PASSWORD else value
     if isinstance(bootstrap_server, FromEnvironment):
-        # A file with credentials names the cluster that they are for.
+        # If a file has credentials, it also names their cluster.
         config.setdefault(_BOOTSTRAP_SERVERS, bootstrap_server)
     elif bootstrap_server is not None:
         config[_BOOTSTRAP_SERVERS] = bootstrap_server

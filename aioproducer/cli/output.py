@@ -1,4 +1,4 @@
-"""What commands write: results to stdout, everything else to stderr."""
+"""Output of commands: results to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.table import Table
 
-# Where nothing limits the width, so that no program that reads a table finds it cut.
+# For output that is not a terminal, so that a program that reads a table finds it complete.
 _UNLIMITED = 10_000
 
 
 class _Console(Console):
-    """A console that lets an output that was closed be the caller's to handle, instead of ending the process."""
+    """A console that raises an error if the output was closed, instead of ending the process."""
 
     def on_broken_pipe(self) -> None:
         raise  # called while the BrokenPipeError is handled
 
 
 def note(command: str, text: str) -> None:
-    """A line for the person at the terminal."""
+    """Write a line for the user to stderr."""
     print(f"aioproducer {command}: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def print_json(value: object) -> None:
-    """One line of JSON."""
+    """Print one line of JSON."""
     print(json.dumps(value, ensure_ascii=False), flush=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[str] = ()) -> None:
-    """Rows under the names of their columns; those in ``numbers`` to the right."""
+    """Print rows under the names of their columns; align those in ``numbers`` to the right."""
     terminal = sys.stdout.isatty()
     console = _Console(file=sys.stdout, width=None if terminal else _UNLIMITED, highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold" if terminal else None)

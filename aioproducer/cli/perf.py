@@ -1,4 +1,4 @@
-"""``aioproducer perf``: how many records a second, and how long each takes."""
+"""``aioproducer perf``: measure throughput and latency."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from aioproducer.cli.options import client_config, cluster_options, diagnosis_op
 from aioproducer.cli.output import print_json
 from aioproducer.cli.progress import human_bytes, human_count, human_counted
 from aioproducer.cli.running import Interruption, run
-from aioproducer.cli.tally import Latencies, Tally, rounded
+from aioproducer.cli.summary import Latencies, Summary, rounded
 from aioproducer.errors import KafkaError
 from aioproducer.producer import Producer
 from aioproducer.record import TopicPartition
 
 DEFAULT_DURATION = 10.0
-# How many different values are sent in turn.
+# Number of different values, sent one after the other.
 VALUES = 1000
 INTERVAL = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What to send: so many records or for so many seconds, whatever comes first."""
+    """The records to send: up to a number of records or for a time, whichever ends first."""
 
     topic: str
     records: int | None
@@ -46,7 +46,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What was acknowledged in one second, more or less; ``at`` is when it ended, in seconds from the start."""
+    """The records acknowledged in about one second; ``at`` is its end, in seconds from the start."""
 
     at: float
     seconds: float
@@ -68,7 +68,7 @@ class Interval:
 
 
 class Meter:
-    """A hook that cuts time into intervals."""
+    """A hook that counts acknowledged records in intervals."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -82,11 +82,11 @@ class Meter:
         self._latencies.add(latency_ms, record_count)
 
     def begin(self) -> None:
-        """Time counts from now."""
+        """Start the first interval now."""
         self._began = self._cut_at = perf_counter()
 
     def cut(self) -> Interval:
-        """End an interval, and begin the next."""
+        """End the interval and start the next."""
         now = perf_counter()
         latencies, self._latencies = self._latencies, Latencies()
         interval = Interval(now - self._began, max(now - self._cut_at, 1e-9), latencies.count, self._size, latencies)
@@ -153,7 +153,7 @@ def command(
 def _check_plot(file: Path) -> None:
     """
     Raises:
-        CommandError: it could not be drawn in the end.
+        CommandError: the plot could not be drawn or written later.
     """
     try:
         figure = import_module("matplotlib.figure").Figure()
@@ -177,8 +177,8 @@ async def _measure(
 ) -> int:
     if await interruption.unless(require_topic(config, load.topic, timeout, create=create)) is None:
         return interruption.exit_code
-    tally, meter = Tally(), Meter(load.size)
-    producer = Producer.from_config(config, on_error=tally.on_error, hooks=[tally, meter])
+    summary, meter = Summary(), Meter(load.size)
+    producer = Producer.from_config(config, on_error=summary.on_error, hooks=[summary, meter])
     async with producer:
         await producer.wait_ready(timeout)
         await producer.partitions_for(load.topic)
@@ -186,24 +186,26 @@ async def _measure(
         began = perf_counter()
         showing = asyncio.create_task(_show(meter, as_json))
         try:
-            sent_all = await interruption.unless(_send(producer, load, tally))
+            sent_all = await interruption.unless(_send(producer, load, summary))
             await producer.flush()
         finally:
             showing.cancel()
             await asyncio.gather(showing, return_exceptions=True)
         seconds = perf_counter() - began
     _print_interval(meter.cut(), as_json)
-    _print_total(load, tally, meter, seconds, as_json)
+    _print_total(load, summary, meter, seconds, as_json)
     if plot is not None:
         draw(meter.intervals, plot, f"{load.topic}: {load.size} bytes a record")
-    if tally.failed:
-        error: KafkaError | None = tally.grave_error or tally.first_error
-        raise CommandError(f"{human_count(tally.failed)} of {human_counted(tally.accepted, 'record')} failed. {error}")
+    if summary.failed:
+        error: KafkaError | None = summary.grave_error or summary.first_error
+        raise CommandError(
+            f"{human_count(summary.failed)} of {human_counted(summary.accepted, 'record')} failed. {error}"
+        )
     return interruption.exit_code if sent_all is None else SUCCEEDED
 
 
-async def _send(producer: Producer, load: Load, tally: Tally) -> bool:
-    """Send until it is enough; True."""
+async def _send(producer: Producer, load: Load, summary: Summary) -> bool:
+    """Send all records of the load and return True."""
     generator = random.Random(0)
     letters = (string.ascii_letters + string.digits).encode()
     values = [bytes(generator.choices(letters, k=load.size)) for _ in range(min(VALUES, load.records or VALUES))]
@@ -213,11 +215,11 @@ async def _send(producer: Producer, load: Load, tally: Tally) -> bool:
     key_sizes = [len(key or b"") for key in keys]
     began = perf_counter()
     sent = 0
-    while (load.records is None or sent < load.records) and tally.grave_error is None:
+    while (load.records is None or sent < load.records) and summary.grave_error is None:
         send(topic, values[sent % len(values)], keys[sent % len(keys)])
-        tally.accepted_bytes += load.size + key_sizes[sent % len(keys)]
+        summary.accepted_bytes += load.size + key_sizes[sent % len(keys)]
         sent += 1
-        tally.accepted = sent
+        summary.accepted = sent
         await drain()
         elapsed = perf_counter() - began
         if load.duration is not None and elapsed >= load.duration:
@@ -252,13 +254,13 @@ def _print_interval(interval: Interval, as_json: bool) -> None:
     )
 
 
-def _print_total(load: Load, tally: Tally, meter: Meter, seconds: float, as_json: bool) -> None:
+def _print_total(load: Load, summary: Summary, meter: Meter, seconds: float, as_json: bool) -> None:
     if as_json:
         intervals = [interval.as_mapping() for interval in meter.intervals]
-        print_json({"topic": load.topic, "size": load.size, **tally.summary(seconds), "intervals": intervals})
+        print_json({"topic": load.topic, "size": load.size, **summary.as_json(seconds), "intervals": intervals})
         return
-    rate = tally.acked / seconds
-    latencies = tally.latencies
+    rate = summary.acked / seconds
+    latencies = summary.latencies
     shown = ", ".join(
         f"{name} {_milliseconds(value)}"
         for name, value in (
@@ -269,13 +271,13 @@ def _print_total(load: Load, tally: Tally, meter: Meter, seconds: float, as_json
         )
     )
     print(
-        f"total: {human_counted(tally.acked, 'record')} in {seconds:.2f} s, {human_count(rate)} records/s, "
+        f"total: {human_counted(summary.acked, 'record')} in {seconds:.2f} s, {human_count(rate)} records/s, "
         f"{human_bytes(rate * load.size)}/s; latency in ms: {shown}"
     )
 
 
 def draw(intervals: Sequence[Interval], file: Path, title: str) -> None:
-    """Rate above, latency below, over time.
+    """Draw rate (above) and latency (below) over time.
 
     Raises:
         CommandError: the file cannot be written.

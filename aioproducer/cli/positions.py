@@ -1,4 +1,4 @@
-"""Places in a topic, as the command line names them."""
+"""Positions in a topic, in the command line's notation."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ LARGEST_OFFSET = 2**63 - 1
 
 
 def parse_position(text: str, option: str) -> Position:
-    """``beginning``, ``end``, an offset, ``@`` and milliseconds since 1970, or a time in ISO 8601 (local where it names
-    no zone).
+    """Parse ``beginning``, ``end``, an offset, ``@`` and milliseconds since 1970, or a time in ISO 8601.
+
+    A time without a zone is local.
 
     Raises:
-        CommandUsageError: it is none of these.
+        CommandUsageError: the text has another form.
     """
     if text == "beginning":
         return "beginning"

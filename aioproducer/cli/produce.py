@@ -1,4 +1,4 @@
-"""``aioproducer produce``: files and streams into a topic."""
+"""``aioproducer produce``: send files and streams to a topic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import BinaryIO, Literal
 
 import click
 
-from aioproducer._common.texts import are, were
+from aioproducer._common.texts import were
 from aioproducer.admin import TopicDescription
 from aioproducer.cli.columns import Columns
 from aioproducer.cli.existing import require_topic
@@ -24,7 +24,7 @@ from aioproducer.cli.output import print_json
 from aioproducer.cli.progress import Reporter, Stopwatch, human_bytes, human_count, human_counted
 from aioproducer.cli.reading import FORMATS, Reading, Row, guess_format, rows
 from aioproducer.cli.running import Interruption, run
-from aioproducer.cli.tally import Tally
+from aioproducer.cli.summary import Summary
 from aioproducer.config import ProducerConfig
 from aioproducer.errors import KafkaError
 from aioproducer.producer import Producer
@@ -33,13 +33,13 @@ Outcome = Literal["committed", "aborted"]
 
 STDIN = "-"
 _TRANSACTIONAL_ID = "transactional.id"
-# A line may be longer than the record that is made of a column of it, and no line takes all memory.
+# A line may be longer than the record made of one of its columns; the limit keeps a line from using all memory.
 LONGEST_LINE = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be produced, and where to."""
+    """The input, its format, and its destination."""
 
     topic: str
     file: io.FileIO
@@ -54,12 +54,12 @@ class Job:
 
     @property
     def size(self) -> int | None:
-        """Bytes of the input, where that is known before."""
+        """Size of the input in bytes, if known in advance."""
         status = os.fstat(self.file.fileno())
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def rows(self, before_read: Callable[[int], None]) -> Iterator[Row]:
-        """The rows of the input."""
+        """Return the rows of the input."""
         return rows(self.file, self.reading, before_read)
 
 
@@ -139,7 +139,7 @@ def command(
         delimiter = "\t" if file.endswith(".tsv") else ","
     config = client_config(bootstrap_server, settings, secrets, config_file)
     _check_transaction(config, transaction, transactional_id)
-    # What is wrong with the configuration shows before anything is opened.
+    # Reports an invalid configuration before any file is opened.
     largest = ProducerConfig.from_mapping(config).max_request_size
     reading = Reading(
         chosen,
@@ -159,7 +159,7 @@ def command(
 def _check(format_: str, columns: Columns, key_separator: str | None, delimiter: str | None) -> None:
     """
     Raises:
-        CommandUsageError: options do not go with the format.
+        CommandUsageError: an option does not apply to the format.
     """
     if format_ == "lines" and columns.names:
         raise CommandUsageError(
@@ -191,7 +191,7 @@ def _check_transaction(config: dict[str, object], transaction: bool, transaction
 
 
 def _open(name: str) -> io.FileIO:
-    """The input, without a buffer: a thread that waits in one cannot be left behind.
+    """Open the input without a buffer, because a thread that waits inside a buffer would block the exit of Python.
 
     Raises:
         CommandError: it cannot be opened.
@@ -214,12 +214,12 @@ def _open_rejects(name: str, input_name: str) -> BinaryIO:
 
 
 class Run:
-    """One run of the command, as far as it has come."""
+    """The state of one run of the command."""
 
     def __init__(self, job: Job, reporter: Reporter) -> None:
         self.job = job
         self.reporter = reporter
-        self.tally = Tally()
+        self.summary = Summary()
         self.stopwatch = Stopwatch()
         self.bytes_read = 0
         self.bad_lines = 0
@@ -230,22 +230,22 @@ class Run:
         """The end of the transaction, None without one or if it is unknown."""
 
     def look(self) -> tuple[int, int]:
-        """For the line of progress."""
+        """Return acknowledged records and bytes read, for the line of progress."""
         self.tell()
-        return self.tally.acked, self.bytes_read
+        return self.summary.acked, self.bytes_read
 
     def tell(self) -> None:
-        """Say what has come up."""
-        told, self.tally.worth_telling = self.tally.worth_telling, []
-        for text in told:
+        """Print the pending messages."""
+        messages, self.summary.messages = self.summary.messages, []
+        for text in messages:
             self.reporter.say(text)
 
     async def feed(self, producer: Producer) -> bool:
-        """Send until the input ends, or an error says that it is no use; True in the end."""
+        """Send until the input ends, or until an error makes further sending useless; return True."""
         feeder = Feeder(self.job.rows, rejects=self.job.rejects)
         feeder.start()
         try:
-            while self.tally.grave_error is None:
+            while self.summary.grave_error is None:
                 piece = await feeder.next()
                 if piece is None:
                     self.read_all = True
@@ -257,7 +257,7 @@ class Run:
 
     async def _send(self, producer: Producer, piece: Piece) -> None:
         topic, partition = self.job.topic, self.job.partition
-        tally = self.tally
+        summary = self.summary
         send, drain = producer.send, producer.drain
         self.bytes_read = piece.bytes_read
         self.bad_lines += piece.bad_lines
@@ -265,17 +265,17 @@ class Run:
             self.reporter.say(text)
         for value, key, headers, timestamp_ms in piece.records:
             send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=headers)
-            tally.accepted += 1
-            tally.accepted_bytes += (0 if value is None else len(value)) + (0 if key is None else len(key))
+            summary.accepted += 1
+            summary.accepted_bytes += (0 if value is None else len(value)) + (0 if key is None else len(key))
             await drain()
-            if tally.grave_error is not None:
+            if summary.grave_error is not None:
                 return
 
-    def summary(self) -> dict[str, object]:
-        """The closing summary."""
+    def as_json(self) -> dict[str, object]:
+        """Return the final summary for JSON output."""
         return {
             "topic": self.job.topic,
-            **self.tally.summary(self.stopwatch.seconds()),
+            **self.summary.as_json(self.stopwatch.seconds()),
             "bad_lines": self.bad_lines,
             "interrupted": self.interrupted,
             "transaction": self.outcome,
@@ -288,8 +288,8 @@ async def _produce(job: Job, reporter: Reporter, interruption: Interruption) -> 
         return interruption.exit_code
     _check_partition(job, topic)
     run = Run(job, reporter)
-    tally = run.tally
-    producer = Producer.from_config(job.config, on_error=tally.on_error, hooks=[tally])
+    summary = run.summary
+    producer = Producer.from_config(job.config, on_error=summary.on_error, hooks=[summary])
     failure: Exception | None = None
     async with producer:
         try:
@@ -305,18 +305,18 @@ async def _produce(job: Job, reporter: Reporter, interruption: Interruption) -> 
                 else:
                     await producer.flush()
         except asyncio.CancelledError:
-            # The second signal. It is dealt with here: a deadline further on must not take itself for it, as
-            # asyncio.timeout of CPython 3.11.2 does while a cancellation is open.
-            interruption.settle()
+            # The second signal is handled here. A later asyncio.timeout of CPython 3.11.2 would otherwise mistake the
+            # open cancellation for its own.
+            interruption.uncancel()
             await producer.close(0)
     run.tell()
-    if tally.accepted or failure is None or job.as_json:
+    if summary.accepted or failure is None or job.as_json:
         _print_summary(run)
     return _outcome(run, failure, interruption)
 
 
 async def _send_all(run: Run, producer: Producer) -> bool:
-    """Begin the transaction, if there is to be one, and send the input; True."""
+    """Begin the transaction, if requested, and send the input; return True."""
     if run.job.in_transaction:
         await producer.begin_transaction()
         run.began_transaction = True
@@ -324,25 +324,23 @@ async def _send_all(run: Run, producer: Producer) -> bool:
 
 
 def _say_interrupted(run: Run) -> None:
-    tally = run.tally
-    accepted = f"interrupted: {human_counted(tally.accepted, 'record')} {were(tally.accepted)} accepted"
+    summary = run.summary
+    accepted = f"interrupted: {human_counted(summary.accepted, 'record')} {were(summary.accepted)} accepted"
     if run.job.in_transaction:
-        run.reporter.say(f"{accepted}; the transaction is being aborted, interrupt again to leave that to the brokers")
+        run.reporter.say(f"{accepted}; aborting the transaction, interrupt again to leave that to the brokers")
         return
-    left = tally.accepted - tally.acked - tally.failed
-    run.reporter.say(
-        f"{accepted}, and the last {human_count(left)} {are(left)} being delivered; interrupt again to discard them"
-    )
+    left = summary.accepted - summary.acked - summary.failed
+    run.reporter.say(f"{accepted}, delivering the last {human_count(left)}; interrupt again to discard them")
 
 
 async def _end_transaction(run: Run, producer: Producer, failure: Exception | None) -> Exception | None:
     """Commit the transaction if the whole input was sent, else abort it; return what went wrong.
 
-    A failure that is known already is returned again.
+    If ``failure`` is given, return it.
     """
     if not run.began_transaction:
         return failure
-    if failure is None and run.read_all and not run.tally.failed:
+    if failure is None and run.read_all and not run.summary.failed:
         try:
             await producer.commit_transaction()
         except KafkaError as error:
@@ -371,52 +369,52 @@ def _check_partition(job: Job, topic: TopicDescription) -> None:
 
 
 def _outcome(run: Run, failure: Exception | None, interruption: Interruption) -> int:
-    """The exit code.
+    """Return the exit code.
 
     Raises:
         CommandError, OSError, KafkaError: something failed.
     """
-    tally = run.tally
+    summary = run.summary
     if failure is not None:
         raise failure
     if run.interrupted and run.job.in_transaction:
         # Records that were not sent have failed by the abort.
         return interruption.exit_code
-    if tally.failed and not (run.interrupted and tally.failed == tally.errors["ProducerClosedError"]):
+    if summary.failed and not (run.interrupted and summary.failed == summary.errors["ProducerClosedError"]):
         raise CommandError(_why_failed(run))
     if run.interrupted:
         return interruption.exit_code
     if run.bad_lines:
-        return PARTLY_REJECTED if tally.accepted else FAILED
+        return PARTLY_REJECTED if summary.accepted else FAILED
     return SUCCEEDED
 
 
 def _why_failed(run: Run) -> str:
-    tally = run.tally
-    error = tally.grave_error or tally.first_error
+    summary = run.summary
+    error = summary.grave_error or summary.first_error
     stopped = "" if run.read_all else "; the rest of the input was not sent"
-    return f"{human_count(tally.failed)} of {human_counted(tally.accepted, 'record')} failed{stopped}. {error}"
+    return f"{human_count(summary.failed)} of {human_counted(summary.accepted, 'record')} failed{stopped}. {error}"
 
 
 def _print_summary(run: Run) -> None:
     if run.job.as_json:
-        print_json(run.summary())
+        print_json(run.as_json())
         return
-    tally = run.tally
+    summary = run.summary
     seconds = run.stopwatch.seconds()
-    latencies = tally.latencies
-    rate = tally.acked / seconds if seconds > 0 else 0.0
+    latencies = summary.latencies
+    rate = summary.acked / seconds if seconds > 0 else 0.0
     lines = [
-        ("records", f"{human_count(tally.acked)} acknowledged of {human_count(tally.accepted)}"),
-        ("bytes", f"{human_bytes(tally.accepted_bytes)}, sent as {human_bytes(tally.sent_bytes)}"),
-        ("batches", human_count(tally.batches)),
+        ("records", f"{human_count(summary.acked)} acknowledged of {human_count(summary.accepted)}"),
+        ("bytes", f"{human_bytes(summary.accepted_bytes)}, sent as {human_bytes(summary.sent_bytes)}"),
+        ("batches", human_count(summary.batches)),
         ("time", f"{seconds:.2f} s, {human_count(rate)} records/s"),
     ]
     if latencies.count:
         p50, p99 = latencies.percentile(50), latencies.percentile(99)
         lines.append(("latency", f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, max {latencies.maximum:.1f} ms"))
-    lines.append(("sent again", human_count(tally.retries)))
-    for name, count in tally.errors.most_common():
+    lines.append(("sent again", human_count(summary.retries)))
+    for name, count in summary.errors.most_common():
         lines.append(("failed", f"{human_count(count)} {name}"))
     if run.bad_lines:
         lines.append(("bad lines", human_count(run.bad_lines)))

@@ -1,4 +1,4 @@
-"""A line of progress on a terminal, and messages during it."""
+"""A line of progress on a terminal, with messages above it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from rich.text import Text
 from aioproducer._common.texts import plural
 from aioproducer.cli.output import note
 
-# How often the line is drawn, in seconds.
+# Seconds between two updates of the line.
 _INTERVAL = 0.2
 
 
 def human_count(count: float) -> str:
-    """``336776`` as ``336,776``."""
+    """Format ``336776`` as ``336,776``."""
     return f"{count:,.0f}"
 
 
 def human_counted(count: int, noun: str) -> str:
-    """``1 record``, ``336,776 records``."""
+    """Format a count with its noun: ``1 record``, ``336,776 records``."""
     return f"{human_count(count)} {plural(count, noun)}"
 
 
 def human_bytes(count: float) -> str:
-    """A size with its unit, in steps of 1,000."""
+    """Format a size with its unit, in steps of 1,000."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -39,7 +39,7 @@ def human_bytes(count: float) -> str:
 
 
 class _Rate(ProgressColumn):
-    """Records per second since the beginning."""
+    """The column of records per second since the start."""
 
     def render(self, task: Task) -> Text:
         elapsed = task.elapsed or 0.0
@@ -47,7 +47,7 @@ class _Rate(ProgressColumn):
 
 
 class Reporter:
-    """Says things on stderr, above the line of progress if there is one."""
+    """Writes messages to stderr, above the line of progress if there is one."""
 
     def __init__(self, command: str, *, quiet: bool = False) -> None:
         self._command = command
@@ -55,7 +55,7 @@ class Reporter:
         self._shows = not quiet and sys.stderr.isatty()
 
     def say(self, text: str) -> None:
-        """A line for the person at the terminal."""
+        """Write a line for the user."""
         if self._live is None:
             note(self._command, text)
         else:
@@ -63,15 +63,15 @@ class Reporter:
 
     @asynccontextmanager
     async def progress(self, total_bytes: int | None, look: Callable[[], tuple[int, int]]) -> AsyncIterator[None]:
-        """While it lasts, ``look() -> (records, bytes)`` is called again and again; a terminal shows it."""
+        """Show progress on a terminal during the block; ``look() -> (records, bytes)`` is called repeatedly."""
         with self._bar(total_bytes) as draw:
 
-            async def go_on() -> None:
+            async def draw_repeatedly() -> None:
                 while True:
                     draw(*look())
                     await asyncio.sleep(_INTERVAL)
 
-            drawing = asyncio.create_task(go_on())
+            drawing = asyncio.create_task(draw_repeatedly())
             try:
                 yield
             finally:
@@ -81,7 +81,7 @@ class Reporter:
 
     @contextmanager
     def _bar(self, total_bytes: int | None) -> Iterator[Callable[[int, int], None]]:
-        """What draws so many records and bytes."""
+        """Yield a function that draws a number of records and bytes."""
         if not self._shows:
             yield lambda records, size: None
             return
@@ -105,7 +105,7 @@ class Reporter:
 
 
 class Stopwatch:
-    """Seconds since it was made."""
+    """Measures the seconds since it was created."""
 
     def __init__(self) -> None:
         self._began = perf_counter()

@@ -1,4 +1,4 @@
-"""``aioproducer rdma-gateway``: RDMA clients in front of a broker that speaks TCP."""
+"""``aioproducer rdma-gateway``: connect RDMA clients to a broker that speaks TCP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Address = tuple[str, int]
 
 
 def parse_address(text: str, option: str) -> _Address:
-    """Host and port.
+    """Return host and port.
 
     Raises:
         CommandUsageError: it is no address.
@@ -42,10 +42,10 @@ def parse_address(text: str, option: str) -> _Address:
 
 
 def parse_maps(texts: Sequence[str]) -> dict[_Address, _Address]:
-    """``BROKER_HOST:PORT=GATEWAY_HOST:PORT`` options as a mapping.
+    """Return ``BROKER_HOST:PORT=GATEWAY_HOST:PORT`` options as a mapping.
 
     Raises:
-        CommandUsageError: one is not of this form, or two differ about a broker.
+        CommandUsageError: one has another form, or two name different gateways for a broker.
     """
     found: dict[_Address, _Address] = {}
     for text in texts:
@@ -110,7 +110,7 @@ def parse_maps(texts: Sequence[str]) -> dict[_Address, _Address]:
     show_default=True,
     help="Transport of clients; tcp is for tests of a set-up without RDMA.",
 )
-@click.option("--device", metavar="NAME", help="The RDMA device, as rxe0 or mlx5_0.  [default: the first that is up]")
+@click.option("--device", metavar="NAME", help="The RDMA device, such as mlx5_0.  [default: the first that is up]")
 @click.option("--gid", metavar="ADDRESS", help="The address of the device.  [default: the first that works]")
 @click.option("--config", "config_file", type=click.Path(), metavar="FILE", help="A properties file with client keys.")
 @click.option(
@@ -190,7 +190,7 @@ def command(
         GatewaySettings(
             max_connections=max_connections,
             connect_timeout=producer_config.socket_connection_setup_timeout_max_ms / 1000,
-            # Without the key a configuration has the client id of a producer.
+            # Without the key the configuration would have a producer's client id.
             client_id=str(config.get("client.id", GatewaySettings().client_id)),
             uses_tls=producer_config.uses_tls,
         ),
@@ -257,7 +257,7 @@ async def _serve(
 
 
 async def _report(gateway: Gateway, interval: float) -> None:
-    """Say what has passed, where it is not what was said before."""
+    """Print the traffic so far, if it has changed since the last report."""
     said = gateway.metrics()
     while True:
         await asyncio.sleep(interval)
@@ -281,8 +281,8 @@ def _passed(metrics: Mapping[str, int]) -> str:
 
 _TROUBLES = {
     "connections_refused": "clients refused",
-    "upstream_failures": "times no connection to the broker",
-    "login_failures": "times not authenticated to the broker",
+    "upstream_failures": "failed connections to the broker",
+    "login_failures": "failed authentications to the broker",
     "addresses_unmapped": "addresses without a gateway",
     "responses_shortened": "responses without leaders' addresses",
 }
@@ -291,5 +291,5 @@ _TROUBLES = {
 def _why_not(error: OSError, host: str) -> str:
     text = error.strerror or str(error)
     if error.errno == errno.EADDRINUSE:
-        return f"{text}. Another program, or another gateway, has the port: choose one with --listen {host}:PORT."
+        return f"{text}. Another program, or another gateway, uses the port: choose one with --listen {host}:PORT."
     return text

@@ -1,6 +1,6 @@
-"""Rows of lines, CSV, JSON lines, Parquet and Arrow, read a piece at a time: no file is too large, no stream too long.
+"""Reading rows of lines, CSV, JSON lines, Parquet and Arrow piece by piece, from files and streams of any length.
 
-All of this blocks, and runs in a thread of its own (``feeding``).
+All of this blocks, and runs in its own thread (``feeding``).
 """
 
 from __future__ import annotations
@@ -41,8 +41,11 @@ _FORMAT_OF_SUFFIX = {
 
 
 class BadLine(NamedTuple):
-    """A line, or row, that is no record. ``raw`` is what to write to the rejects; of a line that is too long it comes
-    in pieces, the further of which have no ``reason``."""
+    """A line or row that is not a record.
+
+    ``raw`` is written to the rejects. A line that is too long comes in pieces, of which only the first has a
+    ``reason``.
+    """
 
     number: int
     reason: str
@@ -62,7 +65,7 @@ class RawFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How to read. ``longest_line`` is in bytes; ``key_separator`` parts key from value in lines."""
+    """Options of reading. ``longest_line`` is in bytes; ``key_separator`` separates key and value in lines."""
 
     format: str
     columns: Columns
@@ -72,15 +75,15 @@ class Reading:
 
 
 def guess_format(name: str) -> str:
-    """The format of a file by its name; lines where that says nothing."""
+    """Return the format of a file by its extension; lines if that is unknown."""
     return _FORMAT_OF_SUFFIX.get(PurePath(name).suffix.lower(), "lines")
 
 
 def rows(file: RawFile, reading: Reading, before_read: Callable[[int], None]) -> Iterator[Row]:
-    """The rows of a file, one after the other; ``before_read(bytes so far)`` is called before each read that may block.
+    """Yield the rows of a file; ``before_read(bytes so far)`` is called before each read that may block.
 
     Raises:
-        CommandError: the file is not what it should be, or lacks a column.
+        CommandError: the file is not of its format, or lacks a column.
         OSError: it cannot be read.
     """
     if reading.format in ("parquet", "arrow"):
@@ -96,7 +99,7 @@ def rows(file: RawFile, reading: Reading, before_read: Callable[[int], None]) ->
 
 
 class LineReader:
-    """Lines with their ends, as they come; each with its number, from 1."""
+    """Yields lines with their ends; ``number`` is the last one's, from 1."""
 
     def __init__(self, file: RawFile, longest_line: int, before_read: Callable[[int], None]) -> None:
         self._file = file
@@ -107,8 +110,8 @@ class LineReader:
 
     def __iter__(self) -> Iterator[bytes | BadLine]:
         rest = b""
-        # The line under way is too long, and what has come of it was told already.
-        told = False
+        # The current line is too long, and its first piece has been returned as a bad line.
+        continued = False
         while True:
             self._before_read(self._bytes_read)
             data = self._file.read(READ_BYTES)
@@ -117,19 +120,19 @@ class LineReader:
             self._bytes_read += len(data)
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                yield self._line(line + b"\n", told)
-                told = False
-            if rest and (told or len(rest) > self._longest):
-                yield self._line(rest, told)
-                told = True
+                yield self._line(line + b"\n", continued)
+                continued = False
+            if rest and (continued or len(rest) > self._longest):
+                yield self._line(rest, continued)
+                continued = True
                 rest = b""
             if not data:
                 if rest:
-                    yield self._line(rest, told)
+                    yield self._line(rest, continued)
                 return
 
-    def _line(self, line: bytes, told: bool) -> bytes | BadLine:
-        if told:
+    def _line(self, line: bytes, continued: bool) -> bytes | BadLine:
+        if continued:
             return BadLine(self.number, "", line)
         self.number += 1
         if len(line) - line.endswith(b"\n") > self._longest:
@@ -202,7 +205,7 @@ def _json_lines(lines: LineReader, columns: Columns) -> Iterator[Row]:
 def _check_columns(columns: Columns, names: list[str], where: str, kind: str = "column") -> None:
     """
     Raises:
-        CommandError: a column is not there; the text names those that are.
+        CommandError: a column is missing; the text names the existing ones.
     """
     name = columns.missing(names)
     if name is not None:
@@ -212,9 +215,9 @@ def _check_columns(columns: Columns, names: list[str], where: str, kind: str = "
 
 
 class CsvReader:
-    """CSV as Python's ``csv`` reads it, strictly; the first row has the names of the columns.
+    """Reads CSV by Python's ``csv``, strictly; the first row has the names of the columns.
 
-    That row goes before the first bad one, without a reason, so that the rejects are a CSV file too.
+    That row is yielded before the first bad one, without a reason, so that the rejects are a CSV file too.
     """
 
     def __init__(self, lines: LineReader, reading: Reading) -> None:
@@ -222,7 +225,7 @@ class CsvReader:
         self._source = iter(lines)
         self._columns = reading.columns
         self._delimiter = reading.delimiter
-        # The lines of the row under way: a quoted cell may span several.
+        # The lines of the current row: a quoted cell may span several.
         self._raw: list[bytes] = []
         self._too_long: BadLine | None = None
         self._header_raw = b""
@@ -242,7 +245,7 @@ class CsvReader:
             yield line.decode("utf-8-sig" if self._lines.number == 1 else "utf-8", "surrogateescape")
 
     def rows(self) -> Iterator[Row]:
-        """The rows behind the first."""
+        """Yield the rows after the first."""
         header_due = True
         for row in self._all():
             if header_due and isinstance(row, BadLine):
@@ -309,14 +312,14 @@ def _arrow_rows(file: RawFile, reading: Reading, before_read: Callable[[int], No
                     yield BadLine(number, str(error), repr(row).encode() + b"\n")
 
 
-def _position(file: Any) -> int:  # Any: whether a raw file can tell depends on what is behind it
+def _position(file: Any) -> int:  # Any: only some raw files have a position
     return int(file.tell()) if file.seekable() else 0
 
 
 def _arrow_batches(file: RawFile, reading: Reading) -> Iterator[pyarrow.RecordBatch]:
     """
     Raises:
-        CommandError: pyarrow is missing, or the file is no such file.
+        CommandError: pyarrow is missing, or the file has another format.
     """
     try:
         import pyarrow
@@ -347,7 +350,7 @@ def _seekable(file: Any) -> bool:  # Any: see _position
 
 
 def _open_arrow(pyarrow: Any, file: RawFile) -> Any:  # Any: the module has no types
-    """Arrow's file format where that is what it is, else its stream format."""
+    """Read Arrow's file format if ``file`` has it, otherwise its stream format."""
     if _seekable(file):
         try:
             return pyarrow.ipc.open_file(file)

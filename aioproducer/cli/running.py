@@ -1,4 +1,4 @@
-"""A command's coroutine, run until it ends or a signal ends it."""
+"""Running a command's coroutine until it ends or a signal ends it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 class Interruption:
-    """SIGINT and SIGTERM: the first asks the command to end, the second ends it."""
+    """SIGINT and SIGTERM: the first requests the command to end, the second cancels it."""
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
-        """The first one that came."""
+        """The first signal."""
         self._event = asyncio.Event()
         self._task: asyncio.Task[Any] | None = None
 
@@ -28,28 +28,28 @@ class Interruption:
         return SIGNALLED + self.signal
 
     def attach(self, task: asyncio.Task[Any]) -> None:
-        """Watch for signals, on behalf of this task."""
+        """Handle signals; the second one cancels ``task``."""
         self._task = task
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.come, number)
+            loop.add_signal_handler(number, self.handle, number)
 
     def detach(self) -> None:
-        """Leave signals alone again."""
+        """Stop handling signals."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
 
-    def come(self, number: signal.Signals) -> None:
-        """A signal has come."""
+    def handle(self, number: signal.Signals) -> None:
+        """Handle a signal."""
         if self.signal is None:
             self.signal = signal.Signals(number)
             self._event.set()
         elif self._task is not None:
             self._task.cancel()
 
-    def settle(self) -> None:
-        """The task goes on although the second signal has cancelled it."""
+    def uncancel(self) -> None:
+        """Let the task continue although the second signal has cancelled it."""
         if self._task is not None:
             self._task.uncancel()
 
@@ -58,7 +58,7 @@ class Interruption:
         await self._event.wait()
 
     async def unless(self, awaitable: Awaitable[T]) -> T | None:
-        """The awaitable's result; None, and it is cancelled, where a signal comes first."""
+        """Return the awaitable's result; if a signal comes first, cancel it and return None."""
         work = asyncio.ensure_future(awaitable)
         signalled = asyncio.ensure_future(self.wait())
         try:
@@ -71,7 +71,7 @@ class Interruption:
 
 
 def run(body: Callable[[Interruption], Coroutine[Any, Any, int]]) -> int:
-    """The exit code that ``body`` returns, or that of the signal where the second one ended it."""
+    """Run ``body`` and return its exit code, or that of the signal if the second one ended it."""
 
     async def main() -> int:
         interruption = Interruption()
@@ -91,7 +91,7 @@ def run(body: Callable[[Interruption], Coroutine[Any, Any, int]]) -> int:
 
 
 def run_briefly(body: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """The same for a command that has nothing to bring to an end: the first signal ends it."""
+    """Run a command that needs no orderly end: the first signal cancels it."""
 
     async def interruptible(interruption: Interruption) -> int:
         code = await interruption.unless(body())

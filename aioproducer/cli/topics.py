@@ -1,4 +1,4 @@
-"""``aioproducer topics``: list, create, describe and delete them."""
+"""``aioproducer topics``: list, create, describe and delete topics."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def describe(
     config_file: str | None,
     timeout: float,
 ) -> int:
-    """Show the partitions of topics (all, if none is named): leader, replicas, offsets, and what was configured."""
+    """Show the partitions of topics (all, if none is named): leader, replicas, offsets, and configured keys."""
 
     async def work(admin: Admin) -> None:
         names = topics or tuple(await admin.list_topics())

@@ -1,4 +1,4 @@
-"""``aioproducer transactions``: list, describe and abort them."""
+"""``aioproducer transactions``: list, describe and abort transactions."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ async def _abort_in_partition(admin: Admin, where: TopicPartition, producer_id: 
 def _parse_partition(text: str) -> TopicPartition:
     """
     Raises:
-        CommandUsageError: it is no TOPIC:NUMBER.
+        CommandUsageError: the text is not TOPIC:NUMBER.
     """
     topic, colon, number = text.rpartition(":")
     if not (colon and topic and number.isdecimal()):

@@ -1,4 +1,4 @@
-"""A thread for what may block for ever, such as writing into a pipe; the end of the process does not wait for it."""
+"""A thread for calls that may block without a limit, such as writing to a pipe; a process may end without it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Does one thing after the other in a daemon thread."""
+    """Runs functions one after the other in a daemon thread."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -44,14 +44,14 @@ class Worker:
             try:
                 loop.call_soon_threadsafe(tell, result, error)
             except RuntimeError:
-                # The loop was closed meanwhile: there is no waiter.
+                # The loop was closed in the meantime: there is no waiter.
                 return
 
         self._jobs.put(job)
         return await outcome
 
     def end(self) -> None:
-        """Let the thread end behind its last job."""
+        """Let the thread end after its last job."""
         self._jobs.put(None)
 
     def _run(self) -> None:
@@ -60,7 +60,7 @@ class Worker:
 
 
 class WholeWrites(io.RawIOBase):
-    """A file without a buffer of Python's that writes all it is given."""
+    """A file without a Python buffer; each ``write`` writes all of its data."""
 
     def __init__(self, descriptor: int, *, owned: bool) -> None:
         self._descriptor = descriptor

@@ -1,4 +1,4 @@
-"""Records as lines, CSV, JSON lines, Parquet or Arrow."""
+"""Writing records as lines, CSV, JSON lines, Parquet or Arrow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aioproducer.record import HeaderPair
 FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 DEFAULT_FIELDS = ("partition", "offset", "timestamp", "key", "value", "headers")
 
-# How many records are gathered for a row group, and of how many bytes.
+# Maximum number of records and bytes in a row group.
 GROUP_ROWS = 50_000
 GROUP_BYTES = 16 * 1024 * 1024
 
@@ -25,18 +25,18 @@ Cell: TypeAlias = str | int | bytes | tuple[HeaderPair, ...] | None
 
 
 class Writer(Protocol):
-    """Writes records into a file; it blocks."""
+    """Writes records to a file; blocks."""
 
     def write(self, records: Sequence[ConsumerRecord]) -> None:
-        """Write these.
+        """Write ``records``.
 
         Raises:
-            CommandError: the format cannot hold one of them.
-            OSError: the file cannot take it.
+            CommandError: the format cannot represent one of them.
+            OSError: the file cannot be written.
         """
 
     def finish(self) -> None:
-        """Write what is behind the last record; the file stays open."""
+        """Write the end of the format after the last record; the file stays open."""
 
 
 def _cell(record: ConsumerRecord, field: str) -> Cell:
@@ -52,7 +52,7 @@ def _base64(value: bytes) -> str:
 
 
 class LinesWriter:
-    """The fields with a separator between them, as they are; null is nothing."""
+    """Writes the fields unchanged, with a separator between them; null as an empty field."""
 
     def __init__(self, file: BinaryIO, fields: Sequence[str], separator: bytes) -> None:
         self._file = file
@@ -68,7 +68,7 @@ class LinesWriter:
         self._file.write(b"\n".join(lines) + b"\n")
 
     def finish(self) -> None:
-        """There is nothing behind the last line."""
+        """Do nothing: the format has no end."""
 
 
 def _line_cell(cell: Cell) -> bytes:
@@ -92,7 +92,7 @@ def _json_headers(headers: tuple[HeaderPair, ...]) -> str:
 
 
 class JsonLinesWriter:
-    """An object a line. Bytes that are no text stand in base64, in a field of another name: ``value_base64``."""
+    """Writes an object a line. Bytes that are not UTF-8 are written in base64, in the field ``value_base64``."""
 
     def __init__(self, file: BinaryIO, fields: Sequence[str]) -> None:
         self._file = file
@@ -116,11 +116,11 @@ class JsonLinesWriter:
         return row
 
     def finish(self) -> None:
-        """There is nothing behind the last line."""
+        """Do nothing: the format has no end."""
 
 
 class CsvWriter:
-    """CSV under the names of the fields; null is an empty cell."""
+    """Writes CSV with a header row; null as an empty cell."""
 
     def __init__(self, file: BinaryIO, fields: Sequence[str]) -> None:
         self._file = file
@@ -157,7 +157,7 @@ class CsvWriter:
 
 
 class ArrowWriter:
-    """Parquet, or Arrow's stream format, a row group at a time."""
+    """Writes Parquet or Arrow's stream format, one row group at a time."""
 
     def __init__(self, file: BinaryIO, fields: Sequence[str], format_: str) -> None:
         try:
@@ -213,10 +213,10 @@ def _arrow_cell(cell: Cell) -> object:
 
 
 def writer_for(format_: str, file: BinaryIO, fields: Sequence[str], separator: bytes) -> Writer:
-    """The writer of a format.
+    """Return the writer of a format.
 
     Raises:
-        CommandError: something that it needs is not installed.
+        CommandError: a package that it needs is not installed.
     """
     makers: dict[str, Callable[[], Writer]] = {
         "lines": lambda: LinesWriter(file, fields, separator),

@@ -1,4 +1,4 @@
-"""A Kafka cluster inside the test's own process, with real sockets or none, and everything that can go wrong with one.
+"""A Kafka cluster inside the test's own process, with real sockets or none, and with injected faults.
 
 ``EmbeddedCluster`` runs in the test's event loop, ``EmbeddedClusterThread`` in a thread of its own, for blocking
 clients and for fixtures that outlive a test's loop. ``docs/testing.md`` shows how to use them;
@@ -18,7 +18,7 @@ __all__ = ["EmbeddedCluster", "EmbeddedClusterThread", "StoredRecord"]
 
 
 def __getattr__(name: str) -> object:
-    # The pytest plugin is in this package: what it does not need is not imported before it is asked for.
+    # pytest imports this package for its plugin, so the names below are imported only on first access.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from aioproducer.testing import cluster, control, thread

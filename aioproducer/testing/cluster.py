@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def cluster_properties(brokers: int, properties: Mapping[str, object] | None) -> dict[str, object]:
-    """What a cluster of tests is configured with: replicas on up to three nodes, and groups that start at once.
+    """Return a test cluster's default configuration: replicas on up to three nodes, and groups that start at once.
 
     Kafka waits 3 s for further members of a new group, and spreads offsets and transactions over 50 partitions each.
     """
@@ -46,17 +46,16 @@ def cluster_properties(brokers: int, properties: Mapping[str, object] | None) ->
 class EmbeddedCluster(ClusterControl):
     """A cluster of ``brokers`` nodes in this event loop; an async context manager.
 
-    Its records are kept in memory, or in ``data_dir`` where one is given: there it goes on with what it left.
-    ``properties`` are Kafka's server properties (``{"auto.create.topics.enable": "false"}``). Topics have a replica on
-    every node, on three of more than three, unless told otherwise.
+    Its records are kept in memory, or in ``data_dir`` if given; a cluster that finds its earlier files there continues
+    from them. ``properties`` are Kafka's server properties (``{"auto.create.topics.enable": "false"}``). By default,
+    topics have a replica on every node, at most three.
 
     ``features`` are levels of Kafka's features: ``{"transaction.version": 1}`` for transactions as before KIP-890.
 
     With ``transport="tcp"`` it listens on free ports of the loopback interface. With ``transport="memory"`` there are
-    no sockets at all: a producer reaches it by ``Producer(..., transport=cluster.transport)``, other clients cannot; a
-    test may have thousands of them. With ``transport="rdma"`` it is reached over RDMA alone, by the same argument of
-    the producer; ``verbs`` are this machine's where none are given, ``aioproducer.testing.verbs.SimulatedFabric()``
-    needs no card.
+    no sockets: a producer reaches it by ``Producer(..., transport=cluster.transport)``, other clients cannot. A test
+    may have thousands of such clusters. With ``transport="rdma"`` only RDMA reaches it, by the same argument of the
+    producer. ``verbs`` defaults to this machine's; ``aioproducer.testing.verbs.SimulatedFabric()`` needs no card.
 
     A cluster belongs to its event loop: from another thread or loop use ``EmbeddedClusterThread``.
     """
@@ -105,7 +104,7 @@ class EmbeddedCluster(ClusterControl):
         try:
             running = asyncio.get_running_loop()
         except RuntimeError:
-            # A synchronous fixture or helper: the loop stands still in this thread and can be run for a moment.
+            # A synchronous fixture or helper: the loop is not running in this thread, so it can run for a moment.
             return self._loop.run_until_complete(_called(function, self._cluster))
         if running is not self._loop:
             raise RuntimeError(
@@ -116,12 +115,12 @@ class EmbeddedCluster(ClusterControl):
 
     @property
     def broker_cluster(self) -> BrokerCluster:
-        """The cluster itself, for what this class has no method for."""
+        """The underlying cluster, for operations without a method here."""
         return self._cluster
 
     @property
     def transport(self) -> str | Connector:
-        """What ``Producer(transport=...)`` takes to reach this cluster."""
+        """The argument of ``Producer(transport=...)`` that reaches this cluster."""
         return self._transport
 
     def producer(
@@ -163,25 +162,25 @@ class EmbeddedCluster(ClusterControl):
         self._thread = threading.get_ident()
 
     async def stop(self) -> None:
-        """Stop every node, as an administrator would; leaves no task, socket or file open."""
+        """Shut down every node cleanly; leaves no task, socket or file open."""
         await self._cluster.stop()
         self._loop = None
 
     async def kill(self, node: int) -> None:
-        """End a node as SIGKILL would: it says nothing and writes nothing more; its log stays for ``restart``."""
+        """End a node as SIGKILL would: it sends and writes nothing more; its log stays for ``restart``."""
         self._call(lambda cluster: cluster)
         await self._cluster.kill(node)
 
     async def restart(self, node: int) -> None:
-        """Start a node again, where it was; one that is up is stopped first."""
+        """Start a node again at its address; a running node is stopped first."""
         self._call(lambda cluster: cluster)
         await self._cluster.restart(node)
 
     async def wait_in_sync(self, timeout: float = 30.0) -> None:
-        """Until every replica of every partition on a node that is up is in sync.
+        """Wait until every replica on a running node is in sync.
 
         Raises:
-            TimeoutError: ``timeout`` seconds have passed; names a partition that is not.
+            TimeoutError: ``timeout`` seconds have passed; the text names a partition that is not in sync.
         """
         deadline = asyncio.get_running_loop().time() + timeout
         while missing := self._call(out_of_sync):
@@ -204,7 +203,7 @@ async def _called(function: Callable[[BrokerCluster], T], cluster: BrokerCluster
 
 
 def out_of_sync(cluster: BrokerCluster) -> list[str]:
-    """The partitions with a replica that is up and not in sync."""
+    """Return the partitions with a replica on a running node that is not in sync."""
     return [
         f"{partition.topic}-{partition.index}"
         for partition in cluster.image.partitions()

@@ -1,4 +1,4 @@
-"""What a test does to a cluster, wherever the cluster runs: topics, faults, leaders, and a look into the logs."""
+"""A test's operations on a cluster, in any loop or thread: topics, faults, leaders, and reading the logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _READ_BYTES = 1024 * 1024
 
 
 class StoredRecord(NamedTuple):
-    """A record as it stands in a log."""
+    """A record as stored in a log."""
 
     topic: str
     partition: int
@@ -45,16 +45,16 @@ class ClusterControl(ABC):
 
     @abstractmethod
     def _call(self, function: Callable[[BrokerCluster], T]) -> T:
-        """What ``function`` returns, run where the cluster runs."""
+        """Run ``function`` in the cluster's loop and return its result."""
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port`` of every node, with commas between them, as clients take it."""
+        """``host:port`` of every node, separated by commas, as clients accept it."""
         return self._call(lambda cluster: cluster.bootstrap_servers)
 
     @property
     def nodes(self) -> list[int]:
-        """The ids of the nodes that are up."""
+        """The ids of the running nodes."""
         return self._call(lambda cluster: [node.node_id for node in cluster.image.alive_nodes()])
 
     # Topics
@@ -70,7 +70,7 @@ class ClusterControl(ABC):
         """Create a topic; -1 stands for ``num.partitions`` and ``default.replication.factor`` of the cluster.
 
         Raises:
-            TopicExistsError: there is a topic of this name.
+            TopicExistsError: a topic with this name exists.
             InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError: an argument is wrong.
             InvalidConfigurationError: a key or value in ``configs`` is wrong.
         """
@@ -86,7 +86,7 @@ class ClusterControl(ABC):
         self._call(lambda cluster: cluster.controller.delete_topic(name))
 
     def recreate_topic(self, name: str) -> None:
-        """Delete a topic and create it again, empty and with a new id, as large and with the same configuration.
+        """Delete a topic and create it again: empty, with a new id, the same partitions and the same configuration.
 
         Raises:
             UnknownTopicOrPartitionError: there is none of that name.
@@ -100,13 +100,13 @@ class ClusterControl(ABC):
         self._call(recreate)
 
     def topics(self) -> list[str]:
-        """The names of all topics but the cluster's own."""
+        """Return the names of all topics except internal ones."""
         return self._call(lambda cluster: sorted(t.name for t in cluster.image.topics.values() if not t.is_internal))
 
     # Leaders and coordinators
 
     def leader(self, topic: str, partition: int) -> int:
-        """The node that leads a partition, -1 when there is none.
+        """Return the node that leads a partition, -1 if there is none.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such partition.
@@ -114,7 +114,7 @@ class ClusterControl(ABC):
         return self._call(lambda cluster: cluster.image.partition(topic, partition).leader)
 
     def move_leader(self, topic: str, partition: int, node: int) -> None:
-        """Give the leadership of a partition to another of its in-sync replicas; one that leads already goes on.
+        """Move the leadership of a partition to an in-sync replica; nothing changes if that replica already leads.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such partition.
@@ -128,13 +128,15 @@ class ClusterControl(ABC):
         self._call(move)
 
     def coordinator(self, group_id: str) -> int:
-        """The node that coordinates a consumer group, -1 when there is none."""
+        """Return the node that coordinates a consumer group, -1 if there is none."""
 
         return self._call(lambda cluster: _coordinator(cluster, GROUP_METADATA_TOPIC, group_id))
 
     def drop_coordinator(self, group_id: str) -> None:
-        """Let a consumer group lose its coordinator: another node takes over what the log says of the group, or, where
-        no other node is in sync, the same one reads it anew. Members are told NOT_COORDINATOR, and waiting ones go on.
+        """Move a consumer group to another coordinator, which loads the group from the log.
+
+        If no other node is in sync, the same node loads it again. Members receive NOT_COORDINATOR, also in response to
+        waiting requests.
 
         Raises:
             UnknownTopicOrPartitionError: there has never been a coordinator in this cluster.
@@ -143,13 +145,14 @@ class ClusterControl(ABC):
         self._call(lambda cluster: _drop_coordinator(cluster, GROUP_METADATA_TOPIC, group_id))
 
     def transaction_coordinator(self, transactional_id: str) -> int:
-        """The node that coordinates a transactional id, -1 when there is none."""
+        """Return the node that coordinates a transactional id, -1 if there is none."""
 
         return self._call(lambda cluster: _coordinator(cluster, TRANSACTION_STATE_TOPIC, transactional_id))
 
     def drop_transaction_coordinator(self, transactional_id: str) -> None:
-        """Let a transactional id lose its coordinator: another node takes over what the log has of it, or, where no
-        other node is in sync, the same one loads it again. Requests that wait are answered with NOT_COORDINATOR.
+        """Move a transactional id to another coordinator, which loads its state from the log.
+
+        If no other node is in sync, the same node loads it again. Waiting requests receive NOT_COORDINATOR.
 
         Raises:
             UnknownTopicOrPartitionError: there has never been a coordinator in this cluster.
@@ -158,7 +161,7 @@ class ClusterControl(ABC):
         self._call(lambda cluster: _drop_coordinator(cluster, TRANSACTION_STATE_TOPIC, transactional_id))
 
     def in_sync_replicas(self, topic: str, partition: int) -> list[int]:
-        """The nodes that hold everything acknowledged of a partition."""
+        """Return the nodes that have all acknowledged records of a partition."""
         return self._call(lambda cluster: list(cluster.image.partition(topic, partition).isr))
 
     # Faults
@@ -173,57 +176,57 @@ class ClusterControl(ABC):
         partition: int | None = None,
         node: int | None = None,
     ) -> None:
-        """Answer requests with an error instead of doing what they ask, as if the broker had found it out itself.
+        """Answer requests with an error instead of handling them, as if the broker had detected the error itself.
 
-        With ``topic`` and ``partition`` only that part of a request fails and only such requests count.
+        With ``topic`` and ``partition`` only that part of a request fails, and only requests with that part count.
 
         Raises:
-            ValueError: there is no request or no error of that name; the text has the nearest.
+            ValueError: no request or error has that name; the text has the closest name.
         """
         self._call(
             lambda cluster: cluster.faults.fail(api, error, times=times, topic=topic, partition=partition, node=node)
         )
 
     def delay(self, api: str, delay_ms: int, *, times: int | None = 1, node: int | None = None) -> None:
-        """Do what requests ask and keep the answers back; the connection's later requests wait behind them."""
+        """Handle requests, but hold back the responses; the connection's later requests wait behind them."""
         self._call(lambda cluster: cluster.faults.delay(api, delay_ms, times=times, node=node))
 
     def disconnect(self, api: str, when: str = "before", *, times: int | None = 1, node: int | None = None) -> None:
-        """End the connection that a request came on: ``"before"`` it is done, ``"after"`` it was done and instead of an
-        answer, or ``"half"``-way through the frame of the answer."""
+        """End the connection of a request: ``"before"`` it is handled, ``"after"`` that but before the response, or
+        ``"half"``-way through the response's frame."""
         self._call(lambda cluster: cluster.faults.disconnect(api, when, times=times, node=node))
 
     def throttle(self, api: str, throttle_time_ms: int, *, times: int | None = 1, node: int | None = None) -> None:
-        """Tell clients that they are over their quota, and read nothing of theirs for as long (KIP-219)."""
+        """Report a violated quota to clients, and read none of their requests for that time (KIP-219)."""
         self._call(lambda cluster: cluster.faults.throttle(api, throttle_time_ms, times=times, node=node))
 
     def postpone(self, api: str, postpone_ms: int, *, times: int | None = 1, node: int | None = None) -> None:
-        """Do what requests ask later; the connection's later requests wait behind them. ``WriteTxnMarkers`` has the
-        markers of transactions come late."""
+        """Handle requests later; the connection's later requests wait behind them. With ``WriteTxnMarkers``,
+        transactions' markers are written late."""
         self._call(lambda cluster: cluster.faults.postpone(api, postpone_ms, times=times, node=node))
 
     def repeat(self, api: str, *, times: int | None = 1, node: int | None = None) -> None:
-        """Do what requests ask twice and send the second answer, as if a client repeated a request whose answer it did
-        not receive."""
+        """Handle requests twice and send the second response, as if the first one was lost and the client repeated
+        the request."""
         self._call(lambda cluster: cluster.faults.repeat(api, times=times, node=node))
 
     def clear_faults(self) -> None:
-        """Forget the faults that have not happened yet."""
+        """Remove the remaining faults."""
         self._call(lambda cluster: cluster.faults.clear())
 
     def pending_faults(self) -> list[str]:
-        """The faults with a number of ``times`` that have not happened that often yet, one line each."""
+        """Return the faults that have happened less often than their ``times``, one line each."""
         return self._call(lambda cluster: [str(fault) for fault in cluster.faults.unmet()])
 
     # Records
 
     def records(self, topic: str, partition: int | None = None, *, committed: bool = False) -> list[StoredRecord]:
-        """What a consumer would read: every record below the high watermark, by partition and offset.
+        """Return every record below the high watermark, by partition and offset, as a consumer would read them.
 
-        With ``committed`` only what a consumer with ``isolation.level=read_committed`` would read: no record of an
-        aborted transaction, and none from where the first open transaction begins.
+        With ``committed``, return what a consumer with ``isolation.level=read_committed`` would read: no record of an
+        aborted transaction, and no record from the start of the first open transaction on.
 
-        Reads where the leader of each partition keeps it; a partition without a leader has no records to read.
+        Records are read from each partition's leader; a partition without a leader has none.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such topic or partition.
@@ -243,7 +246,7 @@ class ClusterControl(ABC):
 
 
 class _Shards(Protocol):
-    """What this module calls of a coordinator, that of groups or of transactions."""
+    """The part of a coordinator, of groups or of transactions, that this module calls."""
 
     def partition_for(self, key: str, /) -> int: ...
 
@@ -251,24 +254,24 @@ class _Shards(Protocol):
 
 
 def _shards(cluster: BrokerCluster, node: int, topic: str) -> _Shards:
-    """The coordinator of a node that keeps its state in an internal topic."""
+    """Return the coordinator of a node; it keeps its state in an internal topic."""
     broker = cluster.brokers[node]
     return broker.groups.shards if topic == GROUP_METADATA_TOPIC else broker.transactions.shards
 
 
 def _coordinating_partition(cluster: BrokerCluster, topic: str, key: str) -> PartitionState:
-    """The partition of an internal topic that a group or a transactional id is in."""
+    """Return the partition of an internal topic that has a group or a transactional id."""
     node = cluster.image.alive_nodes()[0].node_id
     return cluster.image.partition(topic, _shards(cluster, node, topic).partition_for(key))
 
 
 def _coordinator(cluster: BrokerCluster, topic: str, key: str) -> int:
-    """The node that coordinates a group or a transactional id, -1 when there is none."""
+    """Return the node that coordinates a group or a transactional id, -1 if there is none."""
     return _coordinating_partition(cluster, topic, key).leader if topic in cluster.image.topics else -1
 
 
 def _drop_coordinator(cluster: BrokerCluster, topic: str, key: str) -> None:
-    """Let another node coordinate a group or a transactional id, or the same one load it again."""
+    """Move a group or a transactional id to another node, or let the same node load it again."""
     state = _coordinating_partition(cluster, topic, key)
     others = [node for node in state.isr if node != state.leader and cluster.image.is_alive(node)]
     if others:

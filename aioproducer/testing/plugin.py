@@ -25,12 +25,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         f"{MARKER}(brokers=1, *, properties=None, data_dir=None, transport='tcp'): "
-        "how the fixture kafka_cluster of this test is made, see aioproducer.testing.EmbeddedCluster",
+        "arguments of this test's fixture kafka_cluster, see aioproducer.testing.EmbeddedCluster",
     )
 
 
 def _in_the_tests_loop(function: Callable[..., AsyncIterator[T]]) -> Callable[..., object]:
-    """A fixture out of an async generator, in both modes of pytest-asyncio; without that, one that names it."""
+    """Return a fixture made of an async generator, in both modes of pytest-asyncio; without it, the fixture fails."""
     try:
         from pytest_asyncio import fixture
     except ImportError:
@@ -48,7 +48,7 @@ def _in_the_tests_loop(function: Callable[..., AsyncIterator[T]]) -> Callable[..
 
 @_in_the_tests_loop
 async def kafka_cluster(request: pytest.FixtureRequest) -> AsyncIterator[EmbeddedCluster]:
-    """An ``EmbeddedCluster`` for this test alone; ``@pytest.mark.kafka_cluster(brokers=3)`` says how it is made."""
+    """An ``EmbeddedCluster`` for this test alone; ``@pytest.mark.kafka_cluster(brokers=3)`` has its arguments."""
     from aioproducer.testing.cluster import EmbeddedCluster
 
     marker = request.node.get_closest_marker(MARKER)
@@ -61,7 +61,7 @@ async def kafka_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Embedde
 async def producer(kafka_cluster: EmbeddedCluster) -> AsyncIterator[Producer]:
     """A started ``Producer`` with the default configuration for the cluster of this test.
 
-    Behind the test it has ``PATIENCE`` seconds for what is not delivered yet: a fault that lasts may not let it.
+    After the test it has ``PATIENCE`` seconds to deliver the remaining records; a lasting fault may prevent that.
     """
     started = kafka_cluster.producer()
     await started.start()
@@ -71,10 +71,10 @@ async def producer(kafka_cluster: EmbeddedCluster) -> AsyncIterator[Producer]:
 
 @pytest.fixture(scope="session")
 def kafka_cluster_session() -> Iterator[EmbeddedClusterThread]:
-    """One ``EmbeddedClusterThread`` for all tests of the run: let each use topics of its own.
+    """One ``EmbeddedClusterThread`` for all tests of the run; each test should use its own topics.
 
-    It keeps records whatever their timestamps. Kafka's default would remove those that say they are older than a week,
-    every five minutes: a test that writes fixed timestamps would miss its records in one run of many.
+    It keeps records regardless of their timestamps. Kafka's default removes records with timestamps older than a week
+    every five minutes, so a test that writes fixed timestamps would rarely lose its records.
     """
     from aioproducer.testing.thread import EmbeddedClusterThread
 

@@ -1,4 +1,4 @@
-"""``EmbeddedClusterThread``: brokers in an event loop of their own, in a thread of their own."""
+"""``EmbeddedClusterThread``: brokers in their own event loop and thread."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ T = TypeVar("T")
 
 
 class EmbeddedClusterThread(ClusterControl):
-    """The same cluster for callers without a loop, or with another: a plain context manager, ``with`` instead of
-    ``async with``, whose methods block and may be called from every thread.
+    """The same cluster for callers without a loop, or with another one.
+
+    It is a plain context manager (``with``), and its methods block and may be called from any thread.
 
     For blocking clients (confluent-kafka, kafka-python) in the test's own process, and for fixtures of module or
     session scope, which outlive the loops of their tests.
@@ -123,18 +124,18 @@ class EmbeddedClusterThread(ClusterControl):
         self._loop = self._thread = None
 
     def kill(self, node: int) -> None:
-        """End a node as SIGKILL would: it says nothing and writes nothing more; its log stays for ``restart``."""
+        """End a node as SIGKILL would: it sends and writes nothing more; its log stays for ``restart``."""
         self._run(self._inner.kill(node))
 
     def restart(self, node: int) -> None:
-        """Start a node again, where it was; one that is up is stopped first."""
+        """Start a node again at its address; a running node is stopped first."""
         self._run(self._inner.restart(node))
 
     def wait_in_sync(self, timeout: float = 30.0) -> None:
-        """Until every replica of every partition on a node that is up is in sync.
+        """Wait until every replica on a running node is in sync.
 
         Raises:
-            TimeoutError: ``timeout`` seconds have passed; names a partition that is not.
+            TimeoutError: ``timeout`` seconds have passed; the text names a partition that is not in sync.
         """
         self._run(self._inner.wait_in_sync(timeout))
 
@@ -149,7 +150,7 @@ class EmbeddedClusterThread(ClusterControl):
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop until it is stopped, and end it: in the thread that stops it another loop may be running."""
+    """Run the loop until it is stopped, then close it here: the stopping thread may be running another loop."""
     try:
         loop.run_forever()
         loop.run_until_complete(loop.shutdown_default_executor())

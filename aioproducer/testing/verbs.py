@@ -1,9 +1,9 @@
 """A verbs layer without a card: devices and queue pairs in this process that behave as soft-RoCE's do.
 
-For tests of what is written over ``aioproducer.transport.rdma.verbs``. Bytes move from registered memory to registered
-memory when a write is delivered, not when it is posted, so memory that is reused too early shows as wrong bytes. A
-receiver that is not ready holds up its sender for as long as it is not, as ``rnr_retry`` 7 does, and is counted. What a
-card refuses is refused: keys, bounds, rights, full queues, closing in the wrong order.
+For tests of code that uses ``aioproducer.transport.rdma.verbs``. Bytes move between registered memories when a write is
+delivered, not when it is posted, so memory that is reused too early shows as wrong bytes. A sender waits for a receiver
+that is not ready without a limit, as with ``rnr_retry`` 7, and this is counted. It refuses what a card refuses: keys,
+bounds, rights, full queues, closing in the wrong order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAX_PIECES = 16
 
 
 class LiveObjects(NamedTuple):
-    """How many objects of each kind were made and not closed."""
+    """Numbers of objects of each kind that were made and not closed."""
 
     devices: int
     memory_regions: int
@@ -43,15 +43,15 @@ class LiveObjects(NamedTuple):
 class SimulatedFabric:
     """A verbs layer (``Verbs``) and the network behind it: queue pairs of all its devices reach each other.
 
-    Writes are delivered while they are posted, unless ``hold`` was called: then one after the other by ``step``, or all
-    by ``release``. Completions always come by ``poll`` alone.
+    Writes are delivered while they are posted. After ``hold``, ``step`` delivers them one after the other, and
+    ``release`` all. Only ``poll`` returns completions.
 
     devices
         Name and address of each device.
     before
         Called with a verb's name before each verb that may block (``open``, ``register``, ``create_queue_pair``,
-        ``connect``, ``to_error``, ``close``), in the thread that calls it: a test looks at the thread, waits in it, or
-        raises ``VerbsError`` to have the verb fail.
+        ``connect``, ``to_error``, ``close``), in the calling thread: a test may inspect the thread, wait in it, or
+        raise ``VerbsError`` to make the verb fail.
     receiver_not_ready
         How many writes found no receive posted.
     """
@@ -89,42 +89,42 @@ class SimulatedFabric:
 
     @property
     def live(self) -> LiveObjects:
-        """What was made and not closed."""
+        """Objects that were made and not closed."""
         with self._lock:
             return LiveObjects(len(self._devices), len(self._regions), len(self._queue_pairs))
 
     @property
     def queue_pairs(self) -> list[SimulatedQueuePair]:
-        """Those that are not closed, oldest first."""
+        """The queue pairs that are not closed, oldest first."""
         with self._lock:
             return list(self._queue_pairs.values())
 
     def hold(self) -> None:
-        """Deliver nothing that is posted from now on but by ``step`` or ``release``."""
+        """Deliver writes that are posted from now on only by ``step`` or ``release``."""
         with self._lock:
             self._holding = True
 
     def step(self, most: int = 1) -> int:
-        """Deliver at most so many of the writes that are held, oldest first; how many there were."""
+        """Deliver at most that many of the held writes, oldest first; return how many were delivered."""
         with self._lock:
             return self._deliver(most)
 
     def release(self) -> None:
-        """Deliver what is held, and from now on what is posted."""
+        """Deliver the held writes, and from now on each write when it is posted."""
         with self._lock:
             self._holding = False
             self._deliver(None)
 
     def refuse_registrations(self, times: int, *, after: int = 0) -> None:
-        """Registrations fail as they do when the limit of locked memory is reached: the next, or those behind some."""
+        """Let later registrations fail as if the limit of locked memory were reached."""
         with self._lock:
             self._allowed = after
             self._refused = times
 
     def cut(self, queue_pair: SimulatedQueuePair) -> None:
-        """Nothing reaches a queue pair or leaves it any more, as if its process or its machine had gone.
+        """Cut a queue pair off in both directions, as if its process or machine had gone.
 
-        It hears nothing of that; whoever writes gives up.
+        It is not notified; a peer that writes to it gives up.
         """
         with self._lock:
             queue_pair._cut = True
@@ -148,9 +148,9 @@ class SimulatedFabric:
             while self._under_way and (most is None or delivered < most):
                 queue_pair = self._under_way.popleft()
                 if not queue_pair._sends:
-                    # They were flushed.
+                    # Flushed.
                     continue
-                # Behind a write that waits for its receiver all of the same queue pair wait.
+                # If a write waits for its receiver, all later ones of the same queue pair wait too.
                 if queue_pair in waiting or not queue_pair._deliver_one():
                     waiting.append(queue_pair)
                 else:
@@ -160,15 +160,15 @@ class SimulatedFabric:
         return delivered
 
     def _changed(self) -> None:
-        """A queue pair takes more, or none any more: what waited for it may go on."""
+        """Resume writes that waited for a queue pair: it has receives again, or accepts none any longer."""
         if not self._holding:
             self._deliver(None)
 
 
 class _FabricLock:
-    """What every verb is called with; whoever has it may take it again.
+    """The reentrant lock of every verb.
 
-    Events of completions are made when it is given up: whoever is woken takes it at once.
+    Completion events are raised when it is released, because a woken thread acquires it at once.
     """
 
     def __init__(self) -> None:
@@ -176,8 +176,8 @@ class _FabricLock:
         self._depth = 0
         self._to_tell: list[SimulatedQueuePair] = []
 
-    def tell(self, queue_pair: SimulatedQueuePair) -> None:
-        """Something has completed that ``queue_pair`` is to make an event of; by whoever has the lock."""
+    def schedule_event(self, queue_pair: SimulatedQueuePair) -> None:
+        """Schedule an event of ``queue_pair`` for a completion; the caller holds the lock."""
         self._to_tell.append(queue_pair)
 
     def __enter__(self) -> None:
@@ -191,7 +191,7 @@ class _FabricLock:
             to_tell, self._to_tell = self._to_tell, to_tell
         self._lock.release()
         for queue_pair in to_tell:
-            queue_pair._tell()
+            queue_pair._raise_event()
 
 
 class SimulatedDevice:
@@ -263,7 +263,7 @@ class SimulatedMemoryRegion:
     """As ``MemoryRegion``."""
 
     def __init__(self, device: SimulatedDevice, memory: memoryview, key: int, remote_write: bool) -> None:
-        # Keeps the memory from being unmapped, as a card does not but must be able to rely on.
+        # Keeps the memory mapped. A card does not, but relies on it.
         first = ctypes.c_char.from_buffer(memory)
         self._device = device
         self._address = ctypes.addressof(first)
@@ -300,7 +300,7 @@ class SimulatedMemoryRegion:
                 self._device._children.discard(self)
 
     def _slice(self, device: SimulatedDevice, address: int, length: int) -> memoryview | None:
-        """These bytes, or ``None`` if they are not in this region or it is another device's."""
+        """Return these bytes, or ``None`` if they are not in this region, or the region is another device's."""
         start = address - self._address
         if device is not self._device or start < 0 or start + length > self._length:
             return None
@@ -315,11 +315,11 @@ class _State(Enum):
 
 
 class _Notification(Enum):
-    """Which completion is to make an event."""
+    """Which completion raises an event."""
 
     NONE = auto()
     SOLICITED = auto()
-    """Of a receive. Every write is solicited; soft-RoCE has no event for one that failed, nor has this."""
+    """A receive. Every write is solicited. Failed writes raise no event, as with soft-RoCE."""
     ANY = auto()
 
 
@@ -353,7 +353,7 @@ class SimulatedQueuePair:
         self._sends: deque[_Posted] = deque()
         self._receives: deque[int] = deque()
         self._completions: deque[tuple[Completion, int]] = deque()
-        # Writes by their number: posted, and those whose places in the send queue have been given back.
+        # Numbers of writes: posted, and those that no longer occupy the send queue.
         self._posted = 0
         self._retired = 0
         self._receives_held = 0
@@ -362,8 +362,8 @@ class SimulatedQueuePair:
         self._cut = False
         self._readable, self._writable = os.pipe()
         os.set_blocking(self._readable, False)
-        # Held while something is written there, and while both are closed.
-        self._telling = threading.Lock()
+        # Held while the descriptors are written to, and while both are closed.
+        self._event_lock = threading.Lock()
 
     @property
     def facts(self) -> QueuePairFacts:
@@ -394,7 +394,7 @@ class SimulatedQueuePair:
             self._check_open()
             for work_request_id in work_request_ids:
                 if self._receives_held == self._receive_depth:
-                    raise VerbsError(errno.ENOMEM, f"the receive queue is full: it has {self._receive_depth} places")
+                    raise VerbsError(errno.ENOMEM, f"the receive queue is full ({self._receive_depth} receives)")
                 self._receives_held += 1
                 self._receives.append(work_request_id)
             if self._state is not _ERROR:
@@ -412,7 +412,7 @@ class SimulatedQueuePair:
             if not 0 <= write.immediate < 1 << 32:
                 raise OverflowError(f"immediate has 32 bits: {write.immediate:#x}")
             if self._posted - self._retired == self._send_depth:
-                raise VerbsError(errno.ENOMEM, f"the send queue is full: it has {self._send_depth} places")
+                raise VerbsError(errno.ENOMEM, f"the send queue is full ({self._send_depth} writes)")
             self._posted += 1
             posted = _Posted(
                 write.work_request_id,
@@ -470,7 +470,7 @@ class SimulatedQueuePair:
             return self.poll(most)
 
     def to_error(self) -> None:
-        """As ``QueuePair.to_error``; called by a test, it is the card that gives up."""
+        """As ``QueuePair.to_error``; a test calls it to simulate a card that gives up."""
         self._fabric._begin("to_error")
         with self._fabric._lock:
             self._check_open()
@@ -478,7 +478,7 @@ class SimulatedQueuePair:
             self._fabric._changed()
 
     def close(self) -> None:
-        """As ``QueuePair.close``; called by a test, it is the queue pair of a process that was killed."""
+        """As ``QueuePair.close``; a test calls it to simulate the queue pair of a killed process."""
         self._fabric._begin("close")
         with self._fabric._lock:
             if self._state is _CLOSED:
@@ -488,7 +488,7 @@ class SimulatedQueuePair:
             del self._fabric._queue_pairs[self._facts.number]
             self._fabric._under_way = deque(other for other in self._fabric._under_way if other is not self)
             self._device._children.discard(self)
-            with self._telling:
+            with self._event_lock:
                 os.close(self._readable)
                 os.close(self._writable)
             self._fabric._changed()
@@ -498,7 +498,7 @@ class SimulatedQueuePair:
             raise VerbsError(errno.EBADF, f"queue pair {self._facts.number} is closed")
 
     def _deliver_one(self) -> bool:
-        """Carry out the oldest write; ``False`` if it has to wait for its receiver."""
+        """Carry out the oldest write; return ``False`` if it has to wait for its receiver."""
         write = self._sends[0]
         assert self._peer is not None
         peer = self._fabric._queue_pairs.get(self._peer.number)
@@ -506,7 +506,7 @@ class SimulatedQueuePair:
             return self._fail_with(write, CompletionStatus.TRANSPORT_RETRY_EXCEEDED)
         if peer._state is _INITIALIZED:
             return False
-        # Packets of others than its own peer a queue pair drops.
+        # A queue pair drops packets that are not from its peer.
         if peer._state is not _CONNECTED or peer._peer != self._facts:
             return self._fail_with(write, CompletionStatus.TRANSPORT_RETRY_EXCEEDED)
         sources = [self._source(piece) for piece in write.pieces]
@@ -570,10 +570,10 @@ class SimulatedQueuePair:
         wanted = self._notification
         if wanted is _ANY or (wanted is _SOLICITED and completion.received):
             self._notification = _NONE
-            self._fabric._lock.tell(self)
+            self._fabric._lock.schedule_event(self)
 
-    def _tell(self) -> None:
-        """Make an event; without the fabric's lock."""
-        with self._telling:
+    def _raise_event(self) -> None:
+        """Raise an event; the caller does not hold the fabric's lock."""
+        with self._event_lock:
             if self._state is not _CLOSED:
                 os.write(self._writable, b"\0")

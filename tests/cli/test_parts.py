@@ -23,7 +23,7 @@ from aioproducer.cli.positions import parse_position
 from aioproducer.cli.progress import Reporter, human_bytes, human_count
 from aioproducer.cli.reading import BadLine
 from aioproducer.cli.running import Interruption, run, run_briefly
-from aioproducer.cli.tally import Latencies, Tally
+from aioproducer.cli.summary import Latencies, Summary
 from aioproducer.cli.worker import WholeWrites, Worker
 from aioproducer.cli.writing import JsonLinesWriter, LinesWriter
 from aioproducer.consumer import ConsumerRecord
@@ -55,21 +55,21 @@ def test_without_latencies_there_are_no_percentiles():
     assert (latencies.count, latencies.mean) == (4, 3.0)
 
 
-def test_the_tally_tells_errors_of_records_from_grave_ones():
-    tally = Tally()
-    tally.on_error(WHERE, 2, RecordTooLargeError("large"))
-    assert tally.grave_error is None
-    tally.on_error(WHERE, 3, KafkaStorageError("disk"))
-    assert (tally.failed, dict(tally.errors)) == (5, {"RecordTooLargeError": 2, "KafkaStorageError": 3})
-    assert (str(tally.first_error), str(tally.grave_error)) == ("large", "disk")
+def test_the_summary_separates_errors_of_records_from_grave_ones():
+    summary = Summary()
+    summary.on_error(WHERE, 2, RecordTooLargeError("large"))
+    assert summary.grave_error is None
+    summary.on_error(WHERE, 3, KafkaStorageError("disk"))
+    assert (summary.failed, dict(summary.errors)) == (5, {"RecordTooLargeError": 2, "KafkaStorageError": 3})
+    assert (str(summary.first_error), str(summary.grave_error)) == ("large", "disk")
 
 
 def test_sending_again_is_worth_a_word_once_it_goes_on_and_once_a_kind():
-    tally = Tally()
+    summary = Summary()
     for attempt in (1, 2, 3, 4):
-        tally.on_batch_retried(WHERE, 10, attempt, KafkaStorageError("disk"))
-    assert tally.retries == 40
-    assert tally.worth_telling == ["sending again, for a-0 failed 3 times: disk"]
+        summary.on_batch_retried(WHERE, 10, attempt, KafkaStorageError("disk"))
+    assert summary.retries == 40
+    assert summary.messages == ["retrying a batch of a-0 after 3 failed attempts: disk"]
 
 
 # Numbers and places
@@ -229,7 +229,7 @@ async def test_a_feeder_hands_over_in_order_before_each_read_and_at_the_end():
     feeder = Feeder(rows, rejects=rejects)
     feeder.start()
     first, second = await feeder.next(), await feeder.next()
-    assert (first.records, first.bad_lines, first.shown) == ([outgoing(b"1")], 1, ["line 2 is left out: bad: x"])
+    assert (first.records, first.bad_lines, first.shown) == ([outgoing(b"1")], 1, ["line 2 is skipped: bad: x"])
     assert (second.records, second.bytes_read, second.bad_lines) == ([outgoing(b"2")], 10, 0)
     assert await feeder.next() is None
     assert written == [b"x\ny\n"]

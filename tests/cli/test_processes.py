@@ -98,10 +98,10 @@ def test_a_second_signal_gives_up(commands, cluster, topic):
         process = commands.start("produce", topic, stdin=subprocess.PIPE)
         process.stdin.write(b"a\n")
         process.stdin.flush()
-        # "sending again" has been said.
-        assert b"sending again" in process.stderr.readline()
+        # The retry was reported.
+        assert b"retrying a batch" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        assert b"interrupted: 1 record was accepted, and the last 1 is being delivered" in process.stderr.readline()
+        assert b"interrupted: 1 record was accepted, delivering the last 1;" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
         process.stdin.close()

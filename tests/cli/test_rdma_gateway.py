@@ -195,5 +195,5 @@ async def test_a_gateway_that_authenticates_to_its_broker(commands, monkeypatch,
     lines = err.decode().splitlines()
     (warning,) = [line for line in lines if "cannot authenticate" in line]
     assert "Check user name" in warning
-    assert re.search(r", \d+ times not authenticated to the broker$", lines[-1])
+    assert re.search(r", \d+ failed authentications to the broker$", lines[-1])
     assert "passw0rd" not in err.decode()

@@ -277,7 +277,7 @@ def test_a_signal_aborts_the_transaction(kafka, made, transactional_id):
         out, error = process.stdout.read(), process.stderr.read()
     assert process.returncode == 128 + signal.SIGINT, error
     assert json.loads(out)["transaction"] == "aborted"
-    assert b"interrupted: 1 record was accepted; the transaction is being aborted" in error
+    assert b"interrupted: 1 record was accepted; aborting the transaction" in error
 
 
 async def _wait_for_records(kafka: Cluster, topic: str, count: int) -> None:

@@ -85,7 +85,7 @@ def test_polling_a_later_completion_frees_send_queue_entries() -> None:
         b.queue_pair.post_receives(range(9))
         for number in range(4):
             _write(a, b, number, signaled=number == 1)
-        with pytest.raises(VerbsError, match="the send queue is full: it has 4 places"):
+        with pytest.raises(VerbsError, match="the send queue is full \\(4 writes\\)"):
             _write(a, b, 4)
         assert [completion.work_request_id for completion in a.queue_pair.poll(9)] == [1]
         _write(a, b, 4)
@@ -100,7 +100,7 @@ def test_polling_a_completion_frees_its_receive_queue_entry() -> None:
         a, b = _pair(fabric, stack)
         b.queue_pair.post_receives(range(4))
         _write(a, b, 0)
-        with pytest.raises(VerbsError, match="the receive queue is full: it has 4 places"):
+        with pytest.raises(VerbsError, match="the receive queue is full \\(4 receives\\)"):
             b.queue_pair.post_receives([4])
         b.queue_pair.poll(9)
         b.queue_pair.post_receives([4])

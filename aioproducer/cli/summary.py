@@ -1,4 +1,4 @@
-"""What became of the records: counted by the producer's hooks, a batch at a time."""
+"""The summary of a run: outcomes of records, counted by the producer's hooks for each batch."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from aioproducer.errors import (
 )
 from aioproducer.record import TopicPartition
 
-# Latencies are kept to 1 %.
+# Latencies are rounded to 1 %.
 _GROWTH = math.log(1.02)
-# A batch that is sent so often again is worth a word.
-_ATTEMPTS_WORTH_TELLING = 3
+# A batch with this many failed attempts causes a message.
+_ATTEMPTS_WORTH_A_MESSAGE = 3
 
 OF_THE_RECORD = (RecordTooLargeError, InvalidRecordError, InvalidTimestampError)
-"""Errors that say nothing of the next record."""
+"""Errors of a single record, which do not affect the next one."""
 
 
 class Latencies:
@@ -32,14 +32,14 @@ class Latencies:
         self._sum = 0.0
 
     def add(self, milliseconds: float, count: int = 1) -> None:
-        """``count`` records took so long."""
+        """Add ``count`` records with this latency."""
         self._buckets[math.floor(math.log(max(milliseconds, 1e-3)) / _GROWTH)] += count
         self.count += count
         self._sum += milliseconds * count
         self.maximum = max(self.maximum, milliseconds)
 
     def percentile(self, percent: float) -> float | None:
-        """So many percent took no longer than this, to 1 %; None where there is nothing."""
+        """Return the percentile, within 1 %; None without any latency."""
         wanted = math.ceil(self.count * percent / 100)
         seen = 0
         for bucket in sorted(self._buckets):
@@ -53,31 +53,31 @@ class Latencies:
         return self._sum / self.count if self.count else None
 
 
-class Tally:
-    """Counts of a run; its ``on_...`` methods are the producer's hooks, ``on_error`` its callback."""
+class Summary:
+    """The counts of a run; its ``on_...`` methods are the producer's hooks, ``on_error`` its callback."""
 
     def __init__(self) -> None:
         self.accepted = 0
-        """Records that ``send`` took."""
+        """Records that ``send`` accepted."""
         self.accepted_bytes = 0
-        """Of their keys and values."""
+        """Size of their keys and values."""
         self.acked = 0
         self.failed = 0
         self.errors: Counter[str] = Counter()
-        """Failed records by the name of their error."""
+        """Numbers of failed records by the name of their error."""
         self.first_error: KafkaError | None = None
         self.grave_error: KafkaError | None = None
-        """The first error that says that further records will hardly fare better."""
+        """The first error that is likely to affect all further records too."""
         self.batches = 0
         self.retries = 0
         """Records sent again."""
         self.sent_bytes = 0
-        """Of batches, as sent, retries included."""
+        """Size of the batches as sent, including retries."""
         self.latencies = Latencies()
-        """From the first record of a batch to its acknowledgement."""
-        self.worth_telling: list[str] = []
+        """Times from the first record of a batch to its acknowledgement."""
+        self.messages: list[str] = []
         """Messages for the user; the code that prints one removes it."""
-        self._told: set[type[BaseException]] = set()
+        self._reported: set[type[BaseException]] = set()
 
     def on_batch_sent(
         self,
@@ -101,9 +101,9 @@ class Tally:
         self, topic_partition: TopicPartition, record_count: int, attempt: int, error: BaseException
     ) -> None:
         self.retries += record_count
-        if attempt >= _ATTEMPTS_WORTH_TELLING and type(error) not in self._told:
-            self._told.add(type(error))
-            self.worth_telling.append(f"sending again, for {topic_partition} failed {attempt} times: {error}")
+        if attempt >= _ATTEMPTS_WORTH_A_MESSAGE and type(error) not in self._reported:
+            self._reported.add(type(error))
+            self.messages.append(f"retrying a batch of {topic_partition} after {attempt} failed attempts: {error}")
 
     def on_error(self, topic_partition: TopicPartition, count: int, error: KafkaError) -> None:
         self.failed += count
@@ -113,8 +113,8 @@ class Tally:
         if self.grave_error is None and not isinstance(error, OF_THE_RECORD):
             self.grave_error = error
 
-    def summary(self, seconds: float) -> dict[str, object]:
-        """The closing summary, as JSON has it; rates are of acknowledged records."""
+    def as_json(self, seconds: float) -> dict[str, object]:
+        """Return the summary for JSON output; rates are of acknowledged records."""
         return {
             "records": self.accepted,
             "acknowledged": self.acked,
