@@ -1,7 +1,7 @@
 """The bench: this project's producer and every peer side by side, against Apache Kafka on this machine.
 
-Every run is a process of its own; clients take turns, in another order each round; a warm-up comes first, in the
-client as in the broker; what is stored is counted at the broker. CPU is user and system time of the client's process.
+Every run has its own process. Clients take turns, in another order each round. Client and broker are warmed up first,
+and the stored records are counted at the broker. CPU is user and system time of the client's process.
 
     python -m bench --quick                         scenarios 1 to 4 and import time, within two minutes
     python -m bench                                 everything, five rounds
@@ -22,26 +22,28 @@ if str(ROOT) not in sys.path:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     found = argparse.ArgumentParser(
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    found.add_argument("--quick", action="store_true", help="one short round: shows that it works, measures little")
-    found.add_argument("--scenarios", default="", metavar="NAME,...", help="those whose names begin so; default: all")
-    found.add_argument("--clients", default="", metavar="NAME,...", help="those whose names contain one of these")
+    found.add_argument("--quick", action="store_true", help="one short round: a check of the bench, not a measurement")
+    found.add_argument(
+        "--scenarios", default="", metavar="NAME,...", help="scenarios whose names begin like this; default: all"
+    )
+    found.add_argument("--clients", default="", metavar="NAME,...", help="clients whose names contain one of these")
     found.add_argument("--rounds", type=int, default=0, help="runs of each client (5; 1 with --quick)")
-    found.add_argument("--records", type=int, default=0, help="records of each run, where throughput is measured")
+    found.add_argument("--records", type=int, default=0, help="records of each run that measures throughput")
     found.add_argument(
         "--output",
         type=Path,
-        help="folder for results.json and plots, where other scenarios' stay (build/bench/ and the time)",
+        help="folder for results.json and plots, which keeps other scenarios' (build/bench/ and the time)",
     )
     found.add_argument("--list", action="store_true", help="show scenarios and clients, run nothing")
     return found
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line says; 1 if a run failed (a limit that is not kept is no failure of the bench)."""
+    """Run the chosen scenarios; return 1 if a run failed. An exceeded limit is not a failure of the bench."""
     from bench import report
     from bench.runner import Run
     from bench.scenarios import rows, select
@@ -57,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not scenarios:
         asked.error(f"no client's name contains {chosen.clients!r}")
     if chosen.rounds < 0 or chosen.records < 0:
-        asked.error("--rounds and --records are counts")
+        asked.error("--rounds and --records must be at least 1")
     if chosen.list:
         for scenario in scenarios:
             print(f"{scenario.name}: {scenario.title}")

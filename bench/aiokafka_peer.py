@@ -1,8 +1,8 @@
 """aiokafka.
 
-Its documentation advises to batch by ``linger_ms`` and ``max_batch_size``, to send with ``send`` and await the futures
-later, and ``send_and_wait`` only where each outcome is needed at once; uvloop beside the plain loop. Its C extensions
-and crc32c are installed with its wheel. ``enable_idempotence`` is off by default and on here, as for everybody.
+Its documentation recommends ``linger_ms`` and ``max_batch_size`` for batching, ``send`` with futures awaited later, and
+``send_and_wait`` only if each outcome is needed at once. It runs on uvloop and on asyncio's loop. Its C extensions and
+crc32c are installed with its wheel. ``enable_idempotence`` is off by default, and on here as for all clients.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _build() -> str:
 
 
 async def kept(job: Job) -> Measurement:
-    """A future a record, kept, and its offset read."""
+    """Keep the future of each record, and read its offset."""
     async with _producer(job) as producer:
 
         async def send(count: int) -> int:
@@ -74,7 +74,7 @@ async def kept(job: Job) -> Measurement:
 
 
 class _Unretrieved:
-    """Counts futures that fail and that nobody keeps, as the loop's exception handler: asyncio calls it for them."""
+    """Counts failed futures without a reference, as the loop's exception handler, which asyncio calls for them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -85,7 +85,7 @@ class _Unretrieved:
 
 
 async def unkept(job: Job) -> Measurement:
-    """No future is kept; those that fail are counted."""
+    """Keep no future; count those that fail."""
     failed = _Unretrieved()
     async with _producer(job) as producer:
 
@@ -103,7 +103,7 @@ async def unkept(job: Job) -> Measurement:
 async def _serialized(
     job: Job, chunks: Callable[[int], Iterable[Sequence[Any]]], serializer: Callable[[Any], bytes]
 ) -> Measurement:
-    """Messages through a serializer; no future is kept. ``chunks`` makes a number of them, in lists."""
+    """Send messages through a serializer, keeping no future. ``chunks`` returns a number of them, in lists."""
     failed = _Unretrieved()
     async with _producer(job, value_serializer=serializer) as producer:
 
@@ -119,19 +119,19 @@ async def _serialized(
 
 
 async def dressed(job: Job) -> Measurement:
-    """Text through a serializer, with a key and a header; no future is kept."""
+    """Send text through a serializer, with a key and a header, keeping no future."""
     return await _serialized(job, job.messages, str.encode)
 
 
 async def events(job: Job) -> Measurement:
-    """JSON events through ``orjson.dumps`` as the serializer, with a key and two headers; no future is kept."""
+    """Send JSON events, serialized by ``orjson.dumps``, with a key and two headers, keeping no future."""
     import orjson
 
     return await _serialized(job, partial(json_events.chunks, job.event_size), orjson.dumps)
 
 
 async def event_crowd(job: Job) -> Measurement:
-    """Many coroutines, each making a JSON event and awaiting its send, in turn."""
+    """Run many coroutines that each make JSON events and await their sends one after the other."""
     import orjson
 
     messages = json_events.stream(job.event_size)
@@ -147,7 +147,7 @@ async def event_crowd(job: Job) -> Measurement:
 
 
 async def crowd(job: Job) -> Measurement:
-    """Many coroutines, each awaiting each of its sends in turn."""
+    """Run many coroutines that each await their sends one after the other."""
     async with _producer(job) as producer:
         topic = job.topic
 
@@ -159,7 +159,7 @@ async def crowd(job: Job) -> Measurement:
 
 
 async def alone(job: Job) -> Measurement:
-    """One coroutine, awaiting each send in turn."""
+    """Await each send in one coroutine."""
     async with _producer(job) as producer:
 
         async def send(count: int) -> list[int]:
@@ -178,7 +178,7 @@ async def alone(job: Job) -> Measurement:
 
 
 async def paced(job: Job) -> Measurement:
-    """Records at scheduled times, each awaited in a task of its own; latency counts from the scheduled time."""
+    """Send records at scheduled times, each awaited in its own task; latency counts from the scheduled time."""
     async with _producer(job) as producer:
         taken: list[int] = []
 
@@ -199,7 +199,7 @@ async def paced(job: Job) -> Measurement:
 
 
 async def ticking(job: Job) -> Measurement:
-    """Full rate for ``seconds``, beside a ticker of 1 ms."""
+    """Send at full rate for ``seconds``, beside a ticker of 1 ms."""
     async with _producer(job) as producer:
 
         async def send(seconds: float) -> int:

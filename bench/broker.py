@@ -1,17 +1,17 @@
-"""How fast the embedded broker takes records, beside Apache Kafka in the same run.
+"""Throughput of the embedded broker, compared with Apache Kafka in the same run.
 
-A raw socket in a process of its own sends one Produce request again and again, five in flight: a batch of 128 KiB of
-100-byte values for one partition, acks=all, read back as answered without error. The brokers take turns, round by
-round; each run has a topic of its own, which is deleted afterwards. Of an embedded broker the CPU time that its process
-takes is shown too, the least of the rounds: it depends less on what else the machine does.
+A raw socket in its own process repeats one Produce request, five in flight: a batch of 128 KiB of 100-byte values for
+one partition, acks=all; each response is checked for errors. The brokers take turns in each round. Each run has its own
+topic, which is deleted afterwards. For embedded brokers the CPU time of the process is shown too, as the least of the
+rounds: it depends less on other load of the machine.
 
     python bench/broker.py [--megabytes N] [--rounds N] [--json PATH]
 
-The embedded broker's rows have the build's default of aioproducer.validate.records, but for the two that set it: what
-reading every record costs is their difference. AIOPRODUCER_PURE=1 in the environment measures the sources.
+The embedded broker's rows use the build's default of aioproducer.validate.records, except for two that set it: their
+difference is the cost of reading every record. AIOPRODUCER_PURE=1 in the environment measures the sources.
 
-Then the embedded broker is put under the same load once more, to show how long single callbacks of its event loop take,
-in CPU time of the thread; and clusters are started, to show how long that takes with a first topic.
+Afterwards the same load shows how long single callbacks of the embedded broker's event loop take, in CPU time of the
+thread. Finally, clusters are started to show how long a start with a first topic takes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SERVERS = ("embedded memory", "embedded memory uvloop", "embedded disk", RECORDS
 
 
 def load(bootstrap: str, megabytes: int) -> dict[str, float]:
-    """Send ``megabytes`` (of 10^6 bytes) of batches and say how long it took."""
+    """Send ``megabytes`` (of 10^6 bytes) of batches and print how long it took."""
     from aioproducer.protocol.messages import CreateTopicsRequest, DeleteTopicsRequest, MetadataRequest
     from aioproducer.protocol.messages.metadata import MetadataRequestTopic
     from aioproducer.protocol.messages.topics import CreatableTopic
@@ -69,7 +69,7 @@ def load(bootstrap: str, megabytes: int) -> dict[str, float]:
 
 
 async def serve(data_dir: str | None, validate_records: str | None, slow_callbacks: list[int]) -> None:
-    """An embedded broker until standard input ends."""
+    """Run an embedded broker until standard input ends."""
     from aioproducer.broker import BrokerCluster
 
     loop = asyncio.get_running_loop()
@@ -79,7 +79,7 @@ async def serve(data_dir: str | None, validate_records: str | None, slow_callbac
     if validate_records is not None:
         properties["aioproducer.validate.records"] = validate_records
     async with BrokerCluster(1, data_dir=Path(data_dir) if data_dir else None, properties=properties) as cluster:
-        # What it took to import and start is not the load's; the callback that this is ends only at the next await.
+        # Exclude import and start from the measurement. The current callback ends only at the next await.
         await asyncio.sleep(0)
         slow_callbacks.clear()
         began = time.process_time()
@@ -100,7 +100,7 @@ async def serve(data_dir: str | None, validate_records: str | None, slow_callbac
 
 
 def _time_callbacks() -> list[int]:
-    """CPU time, in nanoseconds, of every callback that the plain loop runs from now on."""
+    """Record the CPU time, in nanoseconds, of every callback that asyncio's loop runs from now on."""
     taken: list[int] = []
     run = asyncio.Handle._run
 
@@ -114,7 +114,7 @@ def _time_callbacks() -> list[int]:
 
 
 async def _start_up(nodes: int, data_dir: Path | None, rounds: int = 20) -> float:
-    """Milliseconds, median, until a cluster has started and has its first topic."""
+    """Return the median milliseconds until a cluster has started and has its first topic."""
     from aioproducer.broker import BrokerCluster
 
     taken = []
@@ -129,7 +129,7 @@ async def _start_up(nodes: int, data_dir: Path | None, rounds: int = 20) -> floa
 
 @contextmanager
 def embedded(*options: str) -> Iterator[tuple[str, dict[str, float]]]:
-    """An embedded broker in a process of its own: its address, and what it says of itself when it has ended."""
+    """Run an embedded broker in its own process; yield its address and, after its end, its summary."""
     command = [sys.executable, __file__, "serve", *options]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -154,11 +154,11 @@ def _measure(bootstrap: str, megabytes: int) -> dict[str, float]:
 
 @contextmanager
 def _server(name: str) -> Iterator[tuple[str, dict[str, float]]]:
-    """A broker: its address, and what it says of itself when it has ended, which Apache Kafka does not."""
+    """Run a broker; yield its address and, after its end, its summary (empty for Apache Kafka)."""
     from tests.kafka.cluster import KafkaCluster
 
     if name == "Apache Kafka":
-        # Its just-in-time compiler and heap are left alone, unlike those of the tests.
+        # Its just-in-time compiler and heap have their defaults, unlike in the tests.
         with KafkaCluster(1, jvm_options=("-Xmx1g",)) as cluster:
             yield cluster.bootstrap_servers, {}
         return
@@ -184,7 +184,7 @@ def main() -> None:
     seconds: dict[str, list[float]] = {name: [] for name in SERVERS}
     for name in SERVERS:
         with _server(name) as (bootstrap, _):
-            # What warms a just-in-time compiler up, for all alike.
+            # Warms up a just-in-time compiler; the same for all brokers.
             _measure(bootstrap, arguments.megabytes)
     from contextlib import ExitStack
 
@@ -206,7 +206,7 @@ def main() -> None:
     for name, found in rates.items():
         median = statistics.median(found)
         print(f"{name:<24}{median:>8.0f}{min(found):>8.0f}{max(found):>8.0f}{median / reference:>10.2f}", end="")
-        # Least disturbed by what else runs on the machine.
+        # The round with the least disturbance by other processes.
         print(f"{min(seconds[name]):>10.2f}" if seconds[name] else "")
     with embedded("--time-callbacks") as (bootstrap, summary):
         _measure(bootstrap, arguments.megabytes)

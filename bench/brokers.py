@@ -1,4 +1,4 @@
-"""Apache Kafka for the bench: started, warmed, given topics, and asked what it has stored."""
+"""Apache Kafka for the bench: starting, warming up, creating topics, and counting stored records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 
 from tests.kafka.cluster import ClusterError, KafkaCluster
 
-# Its just-in-time compiler, its garbage collector and its threads are left alone, unlike those of the tests.
+# Its just-in-time compiler, garbage collector and threads have their defaults, unlike in the tests.
 JVM = ("-Xms1g", "-Xmx1g")
 # Creating topics: the controller takes at most 10,000 metadata records in one request.
 TOPICS_A_REQUEST = 500
@@ -22,16 +22,16 @@ SMALL_INDEXES = {"segment.index.bytes": "65536"}
 
 
 class BrokerError(Exception):
-    """The brokers did not do what the bench asked of them."""
+    """A broker did not carry out an operation of the bench."""
 
 
 class Brokers:
-    """Brokers that keep what they get on disk, one replica of each partition."""
+    """Brokers that store records on disk, with one replica of each partition."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
         self.bootstrap = cluster.bootstrap_servers
-        # By the file that is on each broker's command line.
+        # Found by the file on each broker's command line.
         files = {str(node.properties_path) for node in cluster.nodes.values()}
         self._processes = [child for child in psutil.Process().children() if files & set(child.cmdline())]
         if len(self._processes) != len(files):
@@ -39,25 +39,25 @@ class Brokers:
         self._many: set[str] = set()
 
     def create(self, topic: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
-        """A topic whose leaders are known."""
-        with _told():
+        """Create a topic, and wait until its leaders are known."""
+        with _broker_errors():
             self._cluster.create_topic(topic, partitions, replication_factor=1, config=config)
 
     def delete(self, topic: str) -> None:
-        """Delete a topic, and wait until it is forgotten."""
-        with _told():
+        """Delete a topic, and wait until metadata no longer lists it."""
+        with _broker_errors():
             self._cluster.delete_topic(topic)
 
     def cpu_seconds(self) -> float:
-        """User and system CPU time of all brokers so far."""
+        """Return the user and system CPU time of all brokers so far."""
         used = [process.cpu_times() for process in self._processes]
         return sum(one.user + one.system for one in used)
 
     def create_many(self, prefix: str, topics: int, partitions: int) -> list[str]:
-        """``topics`` topics, made once."""
+        """Return the names of ``topics`` topics, which the first call creates."""
         names = [f"{prefix}-{number}" for number in range(topics)]
         if not self._many >= set(names):
-            with _told():
+            with _broker_errors():
                 self._create_missing(names, partitions)
         return names
 
@@ -80,7 +80,7 @@ class Brokers:
             for name in wanted:
                 made[name].result(120)
             self._many |= set(wanted)
-        # Brokers make the partitions' files long after the controller has said yes.
+        # Brokers create the partitions' files long after the controller's response.
         deadline = time.monotonic() + LONGEST_CREATION
         while True:
             try:
@@ -92,7 +92,7 @@ class Brokers:
                 time.sleep(1)
 
     def stored(self, topics: list[str], partitions: int) -> int:
-        """How many records the topics hold, by their offsets."""
+        """Return the number of records in the topics, by their offsets."""
         from confluent_kafka import TopicPartition
         from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -100,13 +100,13 @@ class Brokers:
         wanted = {
             TopicPartition(topic, number): OffsetSpec.latest() for topic in topics for number in range(partitions)
         }
-        with _told():
+        with _broker_errors():
             found = client.list_offsets(wanted, request_timeout=120)
             return sum(future.result(120).offset for future in found.values())
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _broker_errors() -> Iterator[None]:
     try:
         yield
     except (KafkaException, ClusterError, TimeoutError) as error:
@@ -115,6 +115,6 @@ def _told() -> Iterator[None]:
 
 @contextmanager
 def brokers(count: int, properties: Mapping[str, str] | None = None) -> Iterator[Brokers]:
-    """Brokers while the block runs; ``properties`` are set on each of them."""
+    """Run brokers during the block; ``properties`` are set on each of them."""
     with KafkaCluster(count, jvm_options=JVM, properties=properties) as cluster:
         yield Brokers(cluster)

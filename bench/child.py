@@ -1,4 +1,4 @@
-"""The process that one run happens in: `python -m bench.child MODULE JOB`; prints what was measured as JSON."""
+"""The process of one run: `python -m bench.child MODULE JOB`; prints the measurements as JSON."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bench.job import Job, Measurement
 
 
 def command_for(module: str, job: Job) -> list[str]:
-    """The command line that runs ``job`` with a client; its working directory is the root of the project."""
+    """Return the command line that runs ``job`` with a client; its working directory is the project's root."""
     return [sys.executable, "-m", "bench.child", module, json.dumps(asdict(job))]
 
 
 def loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes the loop of that name: uvloop's, or the plain one."""
+    """Return the factory of the loop with that name: uvloop's or asyncio's."""
     if name == "uvloop":
         import uvloop
 
@@ -30,8 +30,8 @@ def loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def run(module: str, job: Job) -> Measurement:
-    """Run a job here, on the loop that it names."""
-    # Read before anything is measured.
+    """Run a job in this process, on the loop that it names."""
+    # Read before the measurement.
     job.values()
     work: Any = getattr(import_module(module), job.work)
     if not inspect.iscoroutinefunction(work):

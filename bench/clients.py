@@ -1,4 +1,4 @@
-"""Who takes part: where each client's code is, on which loop it runs, and what it needs."""
+"""The clients: the module of each, its loop, and its requirements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.kafka.jars import HarnessUnavailableError
 
 
 def _nothing() -> None:
-    """Needs nothing but this project."""
+    """Do nothing: only this project is needed."""
 
 
 def _package(*names: str) -> Callable[[], None]:
@@ -34,12 +34,12 @@ def _together(*needs: Callable[[], object]) -> Callable[[], None]:
 
 @dataclass(frozen=True)
 class Client:
-    """``module`` has a function for each work; ``environment`` is added to that of its process."""
+    """A client. ``module`` has a function for each work; ``environment`` is added to its process's environment."""
 
     module: str
     loop: str = ""
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    # Raises HarnessUnavailableError, with what is missing.
+    # Raises HarnessUnavailableError, which names the missing requirement.
     look: Callable[[], object] = _nothing
     ours: bool = False
 

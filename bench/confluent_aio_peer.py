@@ -1,11 +1,11 @@
 """confluent-kafka's ``AIOProducer``.
 
-Pipelined it is at its defaults for what it adds to librdkafka: batches of 1,000 messages, handed to 4 threads. Where
-coroutines await each send, a batch that is not full would wait out ``buffer_timeout``, 1 s by default: there it is
-1 ms, and a batch a tenth of the coroutines: the most records a second of seven pairs, each tried once.
+Pipelined runs use its defaults for what it adds to librdkafka: batches of 1,000 messages, handed to 4 threads. If
+coroutines await each send, a batch that is not full would wait for ``buffer_timeout``, 1 s by default. For these runs
+it is 1 ms, and a batch is a tenth of the coroutines: the fastest of seven pairs, each tried once.
 
-It does not bound what is under way, but fails futures with ``BufferError`` when librdkafka's queue of 100,000 is full,
-so that its user has to: by ``flush`` every 20,000 messages.
+It does not limit unacknowledged messages, but fails futures with ``BufferError`` when librdkafka's queue of 100,000 is
+full. Therefore the caller limits them, by ``flush`` every 20,000 messages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def _producer(job: Job, **more: Any) -> AsyncIterator[Any]:
 
 
 async def kept(job: Job) -> Measurement:
-    """A future a record, kept, and its offset read."""
+    """Keep the future of each record, and read its offset."""
     async with _producer(job) as producer:
 
         async def send(count: int) -> int:
@@ -60,7 +60,7 @@ async def kept(job: Job) -> Measurement:
 
 
 async def crowd(job: Job) -> Measurement:
-    """Many coroutines, each awaiting each of its sends in turn."""
+    """Run many coroutines that each await their sends one after the other."""
     async with _producer(job, batch_size=max(job.coroutines // 10, 1), buffer_timeout=0.001) as producer:
 
         async def one(count: int) -> None:
@@ -71,7 +71,7 @@ async def crowd(job: Job) -> Measurement:
 
 
 async def event_crowd(job: Job) -> Measurement:
-    """Many coroutines, each making and encoding a JSON event and awaiting its send, in turn.
+    """Run many coroutines that each make and encode JSON events and await their sends one after the other.
 
     Without the headers: ``AIOProducer.produce`` rejects them.
     """
@@ -90,7 +90,7 @@ async def event_crowd(job: Job) -> Measurement:
 
 
 async def ticking(job: Job) -> Measurement:
-    """Full rate for ``seconds``, beside a ticker of 1 ms."""
+    """Send at full rate for ``seconds``, beside a ticker of 1 ms."""
     async with _producer(job) as producer:
 
         async def send(seconds: float) -> int:

@@ -1,10 +1,10 @@
 """confluent-kafka's synchronous producer, on librdkafka.
 
-Its documentation advises a delivery callback a message and ``poll`` at intervals; librdkafka's, for throughput, a
-linger (5 ms is its default) and large batches: ``batch.num.messages`` stays at 10,000, so that ``batch.size`` decides.
-Where nothing is kept, ``delivery.report.only.error`` is what librdkafka has for it. ``poll`` is called as often as ours
-awaits ``drain`` instead of after each message, and waits where the queue is full. The queue has its default size:
-others, from 20,000 to a million, were not told apart from it on a busy machine.
+Its documentation recommends a delivery callback for each message and ``poll`` at intervals. For throughput,
+librdkafka's recommends a linger (5 ms is its default) and large batches: ``batch.num.messages`` stays at 10,000, so
+that ``batch.size`` decides. Works that keep no outcome set ``delivery.report.only.error``. ``poll`` is called as often
+as ours awaits ``drain`` instead of after each message, and waits if the queue is full. The queue has its default size;
+other sizes, from 20,000 to a million, showed no difference on a busy machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.pacing import at_rate_blocking
 
 
 def configuration(job: Job) -> dict[str, str | int | bool]:
-    """librdkafka's settings for a job."""
+    """Return librdkafka's settings for a job."""
     return {
         "bootstrap.servers": job.bootstrap,
         "acks": "all",
@@ -49,7 +49,7 @@ def _send(job: Job, producer: Any, count: int, delivered: Any) -> None:
 
 
 def kept(job: Job) -> Measurement:
-    """The outcome of every record is known at the end: its callback reads the offset."""
+    """Observe the outcome of every record: a callback reads its offset."""
     from confluent_kafka import Producer
 
     failed = acked = offsets = 0
@@ -73,7 +73,7 @@ def kept(job: Job) -> Measurement:
 
 
 class _Failures:
-    """Counts delivery reports, which are those of failures alone."""
+    """Counts delivery reports; only failures are reported."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -83,7 +83,7 @@ class _Failures:
 
 
 def unkept(job: Job) -> Measurement:
-    """Only failures are reported."""
+    """Send values; only failures are reported."""
     from confluent_kafka import Producer
 
     failures = _Failures()
@@ -94,7 +94,7 @@ def unkept(job: Job) -> Measurement:
 
 
 def _encoded(job: Job, chunks: Callable[[int], Iterable[Sequence[Any]]], encode: Callable[[Any], bytes]) -> Measurement:
-    """Messages that the caller encodes; only failures are reported. ``chunks`` makes a number of them, in lists."""
+    """Send messages that the caller encodes; only failures are reported. ``chunks`` returns them in lists."""
     from confluent_kafka import Producer
 
     failures = _Failures()
@@ -120,19 +120,19 @@ def _encoded(job: Job, chunks: Callable[[int], Iterable[Sequence[Any]]], encode:
 
 
 def dressed(job: Job) -> Measurement:
-    """Text that the caller encodes, with a key and a header; only failures are reported."""
+    """Send text that the caller encodes, with a key and a header; only failures are reported."""
     return _encoded(job, job.messages, str.encode)
 
 
 def events(job: Job) -> Measurement:
-    """JSON events that the caller encodes, with a key and two headers; only failures are reported."""
+    """Send JSON events that the caller encodes, with a key and two headers; only failures are reported."""
     import orjson
 
     return _encoded(job, partial(json_events.chunks, job.event_size), orjson.dumps)
 
 
 def many(job: Job) -> Measurement:
-    """``produce_batch`` of a list of bytes, which it wants as dictionaries; only failures are reported."""
+    """Send lists of bytes by ``produce_batch``, converted to its dictionaries; only failures are reported."""
     from confluent_kafka import Producer
 
     failures = _Failures()
@@ -143,7 +143,7 @@ def many(job: Job) -> Measurement:
             messages = [{"value": value} for value in values[start : start + 10_000]]
             while messages:
                 producer.produce_batch(job.topic, messages, on_delivery=failures)
-                # Those that found no room are marked, and are to be given again.
+                # Messages without room are marked, and must be passed again.
                 messages = [message for message in messages if message.pop("_error", None) is not None]
                 producer.poll(0.01 if messages else 0)
         producer.flush()
@@ -159,7 +159,7 @@ def many(job: Job) -> Measurement:
 
 
 def alone(job: Job) -> Measurement:
-    """One send at a time: produce, then poll until it is delivered."""
+    """Send one record at a time: produce, then poll until it is delivered."""
     from confluent_kafka import Producer
 
     failed = acked = 0
@@ -193,9 +193,9 @@ def alone(job: Job) -> Measurement:
 
 
 def paced(job: Job) -> Measurement:
-    """Records at scheduled times; latency counts from the scheduled time to the delivery callback.
+    """Send records at scheduled times; latency counts from the scheduled time to the delivery callback.
 
-    One thread produces, another one polls, as confluent-kafka's examples for web frameworks do.
+    One thread produces, another one polls, as in confluent-kafka's examples for web frameworks.
     """
     from confluent_kafka import Producer
 
@@ -236,7 +236,7 @@ def paced(job: Job) -> Measurement:
 
 
 def transactions(job: Job) -> Measurement:
-    """Transactions of one producer in turn, or of several producers, each in a thread of its own.
+    """Run transactions of one producer one after the other, or of several producers, each in its own thread.
 
     ``commit_transaction`` waits for the records, and raises if one has failed.
     """

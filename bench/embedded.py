@@ -1,4 +1,4 @@
-"""The embedded broker in a process of its own, for benches that measure the client's process alone."""
+"""The embedded broker in its own process, for benches that measure only the client's process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""JSON events as services send them: each is another dict, made when it is needed, with a key and two headers.
+"""JSON events as services send them: each is a new dict, made when it is needed, with a key and two headers.
 
-Every client pays for making the events, as a service does. `bench.plain` measures making and encoding them alone. The
-objects inside of an event (a customer, an address, items) exist before: a service has them from its request.
+The time of every client includes making the events, as in a service. `bench.plain` measures only making and encoding
+them. The objects inside an event (a customer, an address, items) already exist: a service has them from its request.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from bench.job import CHUNK
 # Event, key and headers.
 EventMessage = tuple[dict[str, Any], bytes, list[tuple[str, bytes]]]
 
-# Of each kind of value. It is a prime number, so that strides combine each value with every other.
+# Number of values of each kind: a prime, so that strides combine each value with every other.
 _VARIANTS = 997
 _START_MS = 1_741_000_000_000
 _CONTENT_TYPE = ("content-type", b"application/json")
 
 
 class _Values(NamedTuple):
-    """What a service has at hand when it makes an event."""
+    """The objects that a service already has when it makes an event."""
 
     identifiers: list[str]
     customers: list[dict[str, Any]]
@@ -81,7 +81,7 @@ def _values(seed: int = 9) -> _Values:
 
 
 def _payment(number: int, values: _Values) -> dict[str, Any]:
-    """Some 100 bytes of JSON."""
+    """Return an event of about 100 bytes of JSON."""
     return {
         "type": "payment.captured",
         "order": 40_000_000 + number,
@@ -92,7 +92,7 @@ def _payment(number: int, values: _Values) -> dict[str, Any]:
 
 
 def _order(number: int, values: _Values) -> dict[str, Any]:
-    """Some 1,000 bytes of JSON."""
+    """Return an event of about 1,000 bytes of JSON."""
     return {
         "type": "order.placed",
         "version": 3,
@@ -115,7 +115,7 @@ _EVENTS: dict[int, Callable[[int, _Values], dict[str, Any]]] = {100: _payment, 1
 
 
 def stream(size: int) -> Iterator[EventMessage]:
-    """Messages without an end, whose JSON has about ``size`` bytes; each is made when it is asked for.
+    """Yield messages without an end, with JSON of about ``size`` bytes; each is made when it is requested.
 
     Raises:
         ValueError: there is no event of that size.
@@ -127,7 +127,7 @@ def stream(size: int) -> Iterator[EventMessage]:
 
 
 def chunks(size: int, records: int) -> Iterator[Sequence[EventMessage]]:
-    """``records`` messages in lists of ``CHUNK``; each list is made when it is asked for.
+    """Yield ``records`` messages in lists of ``CHUNK``; each list is made when it is requested.
 
     Raises:
         ValueError: there is no event of that size.

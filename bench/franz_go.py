@@ -1,4 +1,4 @@
-"""franz-go, by the program in ``go/``, which measures itself: its own CPU time, without the start of the process."""
+"""franz-go, by the program in ``go/``, which measures its own CPU time, without the start of the process."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _SOURCE = Path(__file__).parent / "go"
 
 
 def program() -> Path:
-    """The compiled program, built once for what is in ``go/``."""
+    """Return the compiled program, built once for each state of ``go/``."""
     return go.program(_SOURCE, "bench-franz")
 
 
 def run(job: Job) -> Measurement:
-    """Any of the works that the program knows."""
+    """Run one of the program's works."""
     command = [
         str(program()),
         f"-work={job.work}",

@@ -1,6 +1,6 @@
 """Memory of producers and partitions with nothing to do: `python -m bench.idle_memory`.
 
-Each figure is measured in a process of its own, against an embedded broker in another process. Memory is the private
+Each figure is measured in its own process, against an embedded broker in another process. Memory is the private
 memory of the process (`bench.memory.private`). The kernel's socket buffers belong to no process and are not included.
 The garbage collector runs before each reading; the allocator is not asked to return free memory.
 
@@ -53,11 +53,11 @@ WARM_UP = 10
 # Producers that connect at the same time: less than the backlog of a listening socket.
 AT_ONCE = 50
 LONGEST_START = 60.0
-# Seconds in which bootstrap connections end, and producer ids arrive.
+# Seconds for bootstrap connections to end, and for producer ids to arrive.
 SETTLING = 0.5
 
 LIMITS = {"connected": 100_000, "sent": 100_000, "idle": 1_000}
-"""Private bytes that one of a kind may take."""
+"""Maximum private bytes of one object of each kind."""
 MEANINGS = {
     "connected": "connected producer",
     "sent": "producer that has sent a record",
@@ -81,14 +81,14 @@ IDLE = TOPICS * PARTITIONS_OF_TOPIC - BUSY
 
 
 class Reading(NamedTuple):
-    """Bytes of the process, and of live Python objects, 0 if they are not traced."""
+    """Private bytes of the process, and those of live Python objects (0 if they are not traced)."""
 
     private: int
     live: int
 
 
 def read() -> Reading:
-    """Return what the process takes, without its garbage."""
+    """Return the memory of the process, without garbage."""
     gc.collect()
     return Reading(private(), tracemalloc.get_traced_memory()[0] if tracemalloc.is_tracing() else 0)
 
@@ -104,7 +104,7 @@ async def _measured(make: Callable[[], Awaitable[None]], number: int, show: bool
     return {"private": (now.private - before.private) / number, "live": (now.live - before.live) / number}
 
 
-# What has memory
+# The measured objects
 
 
 async def _ready(bootstrap_servers: str, topic: str | None, stack: AsyncExitStack) -> None:
@@ -154,7 +154,7 @@ KINDS: dict[str, Make] = {
     "transport": _transport,
     "socket": _socket,
 }
-"""What the process makes many of, in the context of a stack."""
+"""Makes many objects of one kind, in the context of a stack."""
 
 
 async def measure_many(kind: str, bootstrap_servers: str, number: int, show: bool) -> dict[str, float]:
@@ -210,11 +210,11 @@ async def _send_to(producer: Producer, topics: list[str], partitions: range) -> 
         await producer.flush()
 
 
-# Which objects it is
+# Listing the objects
 
 
 class Objects:
-    """Prints the lines that have allocated the memory since it was made, and the types of the objects."""
+    """Prints the lines that have allocated memory since this object was created, and the types of the objects."""
 
     def __init__(self) -> None:
         self._types = self._count()
@@ -222,7 +222,7 @@ class Objects:
 
     @staticmethod
     def _count() -> Counter[str]:
-        # Objects outside of the garbage collector are only among the lines.
+        # Objects outside the garbage collector appear only among the lines.
         return Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in gc.get_objects())
 
     def print(self, number: int) -> None:
@@ -250,7 +250,7 @@ async def _create_topics(bootstrap_servers: str) -> None:
 
 
 def _run(kind: str, bootstrap_servers: str, number: int, loop: str, trace: str) -> dict[str, float]:
-    """Measure in a process of its own."""
+    """Measure in a child process."""
     command = [sys.executable, "-m", "bench.idle_memory", "--child"]
     command += [kind, bootstrap_servers, str(number), loop, trace]
     ran = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
@@ -291,7 +291,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, default=1, help="brokers of the cluster (%(default)s)")
     parser.add_argument("--loop", choices=LOOPS, action="append", help="one loop (default: both)")
     parser.add_argument("--kind", choices=[*KINDS, *PARTITION_KINDS], action="append", help="one kind (default: all)")
-    parser.add_argument("--objects", action="store_true", help="show what has allocated the memory")
+    parser.add_argument("--objects", action="store_true", help="show the lines that have allocated the memory")
     parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child:
@@ -321,7 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _allow_files(number: int) -> None:
-    """Allow this process and its children that many open files.
+    """Raise the limit of open files of this process and its children.
 
     Raises:
         SystemExit: the system's limit is lower.

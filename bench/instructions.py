@@ -1,12 +1,12 @@
 """Count the instructions per record of the producer's paths: `python -m bench.instructions`.
 
 callgrind counts the instructions that the producer's process executes outside the kernel. Other load on the machine
-does not change them, so a change of a few percent shows in one run. The embedded broker runs in a process of its own
-and is not counted. Each path runs twice, with few and with many records; the difference of the two counts, divided by
-the difference in records, leaves out the start of the process. The fewest instructions of several rounds count:
-CPython caches attributes by address and hash, and in some layouts two hot ones evict each other. A lone send also
-depends on how soon the broker answers: on an idle machine it took up to 4 % fewer. Needs valgrind and the
-compiled modules; takes about a minute and a half for each path.
+does not change them, so a change of a few percent shows in one run. The embedded broker runs in its own process and is
+not counted. Each path runs twice, with few and with many records; the difference of the two counts, divided by the
+difference in records, excludes the start of the process. The fewest instructions of several rounds count: CPython
+caches attributes by address and hash, and in some layouts two hot ones evict each other. A lone send also depends on
+the broker's response time: on an idle machine it took up to 4 % fewer. Needs valgrind and the compiled modules; takes
+about a minute and a half for each path.
 
 ``--compare`` prints the ratio to the recorded figures (bench/recorded/instructions.json) and ends with exit code 1 if a
 path takes over 2 % more; ``--record`` replaces them.
@@ -42,7 +42,7 @@ RECORDED = ROOT / "bench" / "recorded" / "instructions.json"
 TOPIC = "instructions"
 PARTITIONS = 50
 FLUSH_EVERY = 1000
-# The transactional id of the paths that have one. Under callgrind their one transaction takes half a minute.
+# The transactional id of paths with transactions. Under callgrind their one transaction takes half a minute.
 TRANSACTIONAL: Mapping[str, Any] = {"transactional_id": "instructions", "transaction_timeout_ms": 600_000}
 # All records of one flush fit into one batch, so that the number of requests does not depend on time.
 BATCH_SIZE = 256 * 1024
@@ -54,7 +54,7 @@ TRACE = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Returning:
-    """An interceptor that sends every record as it is."""
+    """An interceptor that returns every record unchanged."""
 
     def on_send(self, record: Record) -> Record:
         return record
@@ -78,7 +78,7 @@ class Tracing:
 
 
 class Appending:
-    """An interceptor that appends a header to every record, which is replaced."""
+    """An interceptor that replaces every record by one with a further header."""
 
     def on_send(self, record: Record) -> Record:
         return record.replace(headers=(*record.headers, ("trace", TRACE)))
@@ -145,7 +145,7 @@ async def _traced(producer: Producer, records: int) -> None:
 
 
 async def _injected(producer: Producer, records: int) -> None:
-    """Inject the trace context by hand, into a list that nobody sends."""
+    """Inject the trace context directly, into a list that is not sent."""
     from opentelemetry.sdk.trace import TracerProvider
 
     tracing = Tracing()
@@ -155,7 +155,7 @@ async def _injected(producer: Producer, records: int) -> None:
 
 
 async def _bare_callbacks(producer: Producer, records: int) -> None:
-    """Call as many callbacks of futures back, without a producer."""
+    """Run the same number of futures' callbacks, without a producer."""
     loop = asyncio.get_running_loop()
     for _ in range(records // FLUSH_EVERY):
         futures = [loop.create_future() for _ in range(FLUSH_EVERY)]
@@ -167,7 +167,7 @@ async def _bare_callbacks(producer: Producer, records: int) -> None:
 
 
 async def _bare_awaits(producer: Producer, records: int, coroutines: int = 200) -> None:
-    """Resume as many coroutines by futures of the loop, without a producer."""
+    """Resume the same number of coroutines by futures of the loop, without a producer."""
     loop = asyncio.get_running_loop()
     waiting: list[asyncio.Future[None]] = []
 
@@ -243,7 +243,7 @@ async def _answer(producer: Producer, records: int) -> None:
 
 
 class Workload(NamedTuple):
-    """What is sent, how many records the short and the long run send, and the producer's further keys."""
+    """The function that sends, the records of the short and the long run, and further keys of the producer."""
 
     send: Callable[[Producer, int], Awaitable[None]]
     few: int
@@ -251,7 +251,7 @@ class Workload(NamedTuple):
     linger_ms: int
     meaning: str
     config: Mapping[str, Any] = {}
-    # False for what is measured beside: it leaves the producer alone.
+    # False for a comparison that does not use the producer.
     sends: bool = True
 
 
@@ -263,7 +263,7 @@ PATHS = {
     "transaction.send": Workload(
         _transaction_send, 2_000, 12_000, 60_000, "the same inside a transaction, by transaction.send", TRANSACTIONAL
     ),
-    "commit": Workload(_commit, 100, 600, 0, "a transaction of its own", TRANSACTIONAL),
+    "commit": Workload(_commit, 100, 600, 0, "one record for each transaction", TRANSACTIONAL),
     "drain": Workload(_drain, 2_000, 12_000, 60_000, "a send followed by drain"),
     "callback": Workload(_call_back, 2_000, 12_000, 60_000, "a send with a done callback"),
     "bare callback": Workload(
@@ -338,7 +338,7 @@ async def run(name: str, bootstrap_servers: str, records: int) -> None:
         delivery_timeout_ms=600_000,
         **path.config,
     ) as producer:
-        # Every partition has its queue before anything is counted.
+        # Create the queue of every partition before counting.
         value = TEXT if "value_serializer" in path.config else VALUE
         async with producer.transaction() if "transactional_id" in path.config else nullcontext():
             first = [producer.send(TOPIC, value, partition=partition) for partition in range(PARTITIONS)]
@@ -350,7 +350,7 @@ async def run(name: str, bootstrap_servers: str, records: int) -> None:
 
 
 async def _create_topic(bootstrap_servers: str) -> None:
-    """Create the topic. Otherwise the first run alone would meet an error, and import the texts of errors for it."""
+    """Create the topic. Otherwise only the first run would get an error, and import the errors' texts for it."""
     from aioproducer.admin import Admin
 
     async with Admin(bootstrap_servers=bootstrap_servers) as admin:
@@ -372,7 +372,7 @@ def _count(name: str, bootstrap_servers: str, records: int, loop: str, seed: int
 def count(names: Sequence[str], loop: str, rounds: int, folder: Path) -> dict[str, int]:
     """Instructions per record of each path, the fewest of several rounds; callgrind's files go into ``folder``."""
     figures = {}
-    # A run that finds a module without bytecode compiles it, which is counted.
+    # Otherwise a run would compile modules without bytecode, which counts.
     for package in ("aioproducer", "bench"):
         compileall.compile_dir(ROOT / package, quiet=1)
     with embedded_broker("-X", f"num.partitions={PARTITIONS}") as address:
@@ -400,7 +400,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--loop", choices=("asyncio", "uvloop"), default="asyncio", help="%(default)s")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each path (%(default)s)")
     parser.add_argument("--keep", type=Path, metavar="DIRECTORY", help="callgrind's files, for callgrind_annotate")
-    parser.add_argument("--compare", action="store_true", help="fail where a path takes over 2 %% more than recorded")
+    parser.add_argument("--compare", action="store_true", help="fail if a path takes over 2 %% more than recorded")
     parser.add_argument("--record", action="store_true", help="replace the recorded figures")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

@@ -1,10 +1,10 @@
 """Kafka's own Java client, by its ProducerPerformance, or by a program in ``java/`` for transactions.
 
-ProducerPerformance counts latencies in a callback a record. Values come from a file, as it makes random bytes for each
-record otherwise. Its settings are the Java client's defaults (idempotent) with the linger, the batch size and the
-system's send buffer of everybody. It says every 50 ms how many
-records are delivered: what is measured begins when those of the warm-up are, without the start of the JVM.
-``with_start_us`` is the CPU time a record of the whole run.
+ProducerPerformance measures latencies in a callback of each record. Values come from a file, because otherwise it would
+make random bytes for each record. Its settings are the Java client's defaults (idempotent), with the linger, batch size
+and system's send buffer of all clients. It prints the number of delivered records every 50 ms. Measuring starts when
+the warm-up's records are delivered, and so excludes the start of the JVM. ``with_start_us`` is the CPU time for each
+record of the whole run.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from bench.job import Job, Measurement
 from tests.kafka import jars
 
 _MAIN = "org.apache.kafka.tools.ProducerPerformance"
-# As Kafka's own scripts give its tools.
+# As in Kafka's scripts for its tools.
 _JVM = ("-Xmx512M", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
 _TRANSACTIONS = Path(__file__).parent / "java" / "Transactions.java"
 _SAID = re.compile(r"^(\d+) records sent, ")
 
 
 def classpath() -> str:
-    """Kafka's tools with what they need."""
+    """Return the class path of Kafka's tools."""
     return f"{jars.resolve(jars.TOOLS)}/*"
 
 
 def compiler() -> str:
-    """The JDK's compiler, which the JVM calls for a program that is given as its source.
+    """Return the JDK's compiler, which the JVM calls for a program in source form.
 
     Raises:
         HarnessUnavailableError: only a Java runtime is installed.
@@ -47,7 +47,7 @@ def compiler() -> str:
 
 
 def transactions(job: Job) -> Measurement:
-    """Transactions of one producer in turn, or of several, each in a thread; the program measures itself."""
+    """Run transactions of one producer, or of several, each in a thread; the program measures itself."""
     command = [jars.java(), *_JVM, "-cp", classpath(), str(_TRANSACTIONS), job.topic]
     numbers = (job.partitions, job.records_a_transaction, job.coroutines, job.value_size, job.warm_up, job.records)
     command += [*map(str, numbers), f"bootstrap.servers={job.bootstrap}", "acks=all", f"linger.ms={job.linger_ms}"]
@@ -71,14 +71,14 @@ def transactions(job: Job) -> Measurement:
 
 @dataclass(frozen=True)
 class Progress:
-    """Records delivered so far."""
+    """Return the number of records delivered so far."""
 
     records: int
     ended: bool
 
 
 def progress(lines: Iterable[str]) -> Iterable[Progress]:
-    """What ProducerPerformance says: how many since it last spoke; at the end, with percentiles, how many in all."""
+    """Parses ProducerPerformance's output: records since the last line, and finally all records with percentiles."""
     records = 0
     for line in lines:
         found = _SAID.match(line)
@@ -92,7 +92,7 @@ def progress(lines: Iterable[str]) -> Iterable[Progress]:
 
 
 def kept(job: Job) -> Measurement:
-    """A callback a record."""
+    """Run ProducerPerformance, with a callback for each record."""
     import psutil
 
     with tempfile.TemporaryDirectory() as folder:
@@ -113,14 +113,14 @@ def kept(job: Job) -> Measurement:
             java = psutil.Process(process.pid)
             assert process.stdout is not None
             for now in progress(process.stdout):
-                # Also of a process that has ended, and has not been waited for.
+                # Also valid for a process that has ended, until it is waited for.
                 snapshot = (now.records, time.perf_counter(), java.cpu_times())
                 if now.ended:
                     after = snapshot
                 elif before is None and now.records >= job.warm_up:
                     before = snapshot
         if process.returncode != 0 or before is None or after is None or before[0] == after[0]:
-            raise RuntimeError(errors.read_text().strip()[-500:] or "ProducerPerformance did not say what it did")
+            raise RuntimeError(errors.read_text().strip()[-500:] or "ProducerPerformance printed no result")
     records = after[0] - before[0]
     return {
         "records": records,

@@ -1,4 +1,4 @@
-"""What one run of one client is asked to do, and how it is measured; shared by every client."""
+"""The job of one run of one client, and how it is measured; shared by all clients."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any
 
 VALUE = b"x" * 100
 TEXT_SIZE = 500
-# Between two calls of `drain`, or of what a client has in its place.
+# Records between two calls of `drain`, or of a client's equivalent.
 CHUNK = 100
-# Distinct values; together larger than any window a codec looks back in within one batch.
+# Number of distinct values; together they are larger than a codec's window within one batch.
 TEXTS = 10_000
 
 Measurement = dict[str, Any]
@@ -27,7 +27,7 @@ Message = tuple[str, bytes, list[tuple[str, bytes]]]
 
 @dataclass(frozen=True)
 class Job:
-    """The work of one run. ``records`` are measured, ``warm_up`` records before them are not."""
+    """The work of one run. ``records`` are measured, the ``warm_up`` records before them are not."""
 
     work: str
     bootstrap: str = ""
@@ -42,24 +42,24 @@ class Job:
     compression: str = "none"
     # A file with one value a line, instead of VALUE.
     values_file: str = ""
-    # Every value an object of its own instead of one object for all.
+    # Whether every value is a separate object.
     distinct: bool = False
     coroutines: int = 1
     seconds: float = 0
     topics: int = 1
     records_a_batch: int = 0
     buffer_memory: int = 32 * 1024 * 1024
-    # Topics (of `topics`) that get a record first, and then nothing while the rest is measured.
+    # Topics (of `topics`) that get one record before the measurement, and none during it.
     idle_topics: int = 0
-    # Bytes of each value, where `values_file` gives none.
+    # Bytes of each value without `values_file`.
     value_size: int = len(VALUE)
     # Bytes of JSON of each event: 100 or 1,000.
     event_size: int = 100
     # An interceptor of this project's producer, by its name in `ours.PLUGINS`.
     plugin: str = ""
-    # Records a second, where they are sent at scheduled times.
+    # Records a second, if they are sent at scheduled times.
     rate: int = 0
-    # Records of each transaction, where there are transactions. `coroutines` of them are open at the same time.
+    # Records of each transaction, if there are transactions. `coroutines` of them are open at the same time.
     records_a_transaction: int = 0
 
     def shares(self, records: int) -> int:
@@ -67,11 +67,11 @@ class Job:
         return records // self.records_a_transaction // self.coroutines
 
     def values(self) -> list[bytes]:
-        """What is sent, in turn."""
+        """Return the values that are sent, in order."""
         return list(_lines(self.values_file)) if self.values_file else [b"x" * self.value_size] * CHUNK
 
     def chunks(self, count: int) -> Iterator[Sequence[bytes]]:
-        """``count`` values in lists of ``CHUNK``, made beforehand: going through them costs next to nothing."""
+        """Return ``count`` values in lists of ``CHUNK``, made in advance: iterating over them costs little."""
         values = self.values()
         chunks = [values[start : start + CHUNK] for start in range(0, len(values), CHUNK)]
         whole, rest = divmod(count, CHUNK)
@@ -80,7 +80,7 @@ class Job:
             yield chunks[whole % len(chunks)][:rest]
 
     def messages(self, count: int) -> Iterator[Sequence[Message]]:
-        """``count`` messages in lists of ``CHUNK``, made beforehand."""
+        """Return ``count`` messages in lists of ``CHUNK``, made in advance."""
         made = _messages()
         chunks = [made[start : start + CHUNK] for start in range(0, len(made), CHUNK)]
         whole, rest = divmod(count, CHUNK)
@@ -91,7 +91,7 @@ class Job:
 
 @cache
 def _messages(count: int = TEXTS, seed: int = 8) -> list[Message]:
-    """As services send them: text of 50 to 2,000 characters, a key, and a header that tells whose work it is."""
+    """Return messages as services send them: text of 50 to 2,000 characters, a key, and a header with the origin."""
     source = random.Random(seed)
     letters = "".join(source.choices("abcdefghijklmnopqrstuvwxyz     ", k=4000))
     result = []
@@ -108,9 +108,10 @@ def _lines(path: str) -> tuple[bytes, ...]:
 
 
 def texts(count: int = TEXTS, size: int = TEXT_SIZE, seed: int = 6) -> list[bytes]:
-    """Log lines as a web shop writes them, each another, always the same: words by Zipf's law, numbers, identifiers.
+    """Return log lines as of a web shop: words by Zipf's law, numbers, identifiers.
 
-    Codecs find about as much in them as in such logs: see the ``ratio`` that is measured with each codec alone.
+    No two lines are equal, and every run has the same ones. They compress about as well as such logs: see the ``ratio``
+    that is measured for each codec alone.
     """
     source = random.Random(seed)
     consonants, vowels = "bcdfghjklmnprstvwz", "aeiou"
@@ -134,14 +135,14 @@ def texts(count: int = TEXTS, size: int = TEXT_SIZE, seed: int = 6) -> list[byte
 
 
 class Stopwatch:
-    """Wall time, and user and system CPU time of this process with all its threads, in seconds."""
+    """Measures wall time, and user and system CPU time of this process with all its threads, in seconds."""
 
     def __init__(self) -> None:
         self._usage = resource.getrusage(resource.RUSAGE_SELF)
         self._began = time.perf_counter()
 
     def stop(self, records: int, **more: Any) -> Measurement:
-        """What ``records`` took; ``more`` is put beside it."""
+        """Return the measurements of ``records``, together with ``more``."""
         elapsed = time.perf_counter() - self._began
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return {
@@ -154,7 +155,7 @@ class Stopwatch:
 
 
 async def measure(job: Job, send: Callable[[int], Awaitable[object]], **more: Any) -> Measurement:
-    """What ``send`` takes for the job's records, after it has sent those of the warm-up; ``more`` is put beside it."""
+    """Measure ``send`` for the job's records, after the warm-up's; return that together with ``more``."""
     await send(job.warm_up)
     watch = Stopwatch()
     await send(job.records)
@@ -162,7 +163,7 @@ async def measure(job: Job, send: Callable[[int], Awaitable[object]], **more: An
 
 
 def measure_blocking(job: Job, send: Callable[[int], object], **more: Any) -> Measurement:
-    """The same for a client without an event loop."""
+    """Measure a client without an event loop; see ``measure``."""
     send(job.warm_up)
     watch = Stopwatch()
     send(job.records)
@@ -170,7 +171,7 @@ def measure_blocking(job: Job, send: Callable[[int], object], **more: Any) -> Me
 
 
 async def measure_crowd(job: Job, one: Callable[[int], Awaitable[object]], **more: Any) -> Measurement:
-    """The same for the job's coroutines, each of which calls ``one`` with its share of the records."""
+    """Measure the job's coroutines, each of which calls ``one`` with its share of the records."""
 
     async def all_of(count: int) -> int:
         share = count // job.coroutines
@@ -184,7 +185,7 @@ async def measure_crowd(job: Job, one: Callable[[int], Awaitable[object]], **mor
 
 
 def in_transactions(job: Job, watch: Stopwatch, **more: Any) -> Measurement:
-    """Return what the job's transactions took, after those of the warm-up.
+    """Return the measurements of the job's transactions, which ran after those of the warm-up.
 
     All records of a transaction have one partition, whose log has a marker for each transaction.
     """
@@ -200,7 +201,7 @@ def in_transactions(job: Job, watch: Stopwatch, **more: Any) -> Measurement:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The smallest of ``ordered``, ascending, that at least ``percent`` per cent of them do not exceed."""
+    """Return the smallest value of ``ordered`` (ascending) that at least ``percent`` per cent do not exceed."""
     if not ordered:
         raise ValueError("no values, no percentile")
     rank = -(-len(ordered) * percent // 100)
@@ -208,7 +209,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def latencies(nanoseconds: list[int]) -> Measurement:
-    """Percentiles of what was timed, in microseconds."""
+    """Return percentiles of the times, in microseconds."""
     ordered = sorted(nanoseconds)
     return {
         "p50_us": percentile(ordered, 50) / 1000,
@@ -219,6 +220,6 @@ def latencies(nanoseconds: list[int]) -> Measurement:
 
 
 def check(failed: int) -> None:
-    """A client that lost records has measured nothing."""
+    """Raise an error if records were lost: the measurement is invalid then."""
     if failed:
         raise RuntimeError(f"{failed} records failed")

@@ -1,4 +1,4 @@
-"""kafka-python: ``linger_ms`` and ``batch_size`` as its documentation advises, idempotent by default, futures kept."""
+"""kafka-python: ``linger_ms`` and ``batch_size`` as its documentation recommends; idempotent by default."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bench.job import Job, Measurement, Stopwatch
 
 
 def kept(job: Job) -> Measurement:
-    """A future a record, kept, and its offset read."""
+    """Keep the future of each record, and read its offset."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         from kafka import KafkaProducer

@@ -1,4 +1,4 @@
-"""Memory of this process: resident, above what it was, and private."""
+"""Memory of this process: resident, its growth, and private."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _SMAPS = Path("/proc/self/smaps_rollup")
 
 
 def resident() -> int:
-    """Bytes that are resident now."""
+    """Return the resident bytes now."""
     return int(_STATM.read_text().split()[1]) * resource.getpagesize()
 
 
 def peak() -> int:
-    """The most that was resident, in bytes, as the kernel has noted."""
+    """Return the kernel's peak of resident bytes."""
     line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
 
 
 def private() -> int:
-    """Bytes that no other process shares: swapped ones included."""
+    """Return the bytes that no other process shares, including swapped ones."""
     return private_of(_SMAPS.read_text())
 
 
@@ -39,7 +39,7 @@ def private_of(smaps: str) -> int:
 
 
 def growth(samples: list[int]) -> float:
-    """The median of the last quarter above that of the second, which is past the beginning, in MiB."""
+    """Return by how many MiB the median of the last quarter exceeds that of the second (the first is the start)."""
     quarter = len(samples) // 4
     if not quarter:
         raise ValueError("fewer than four samples do not show whether memory grows")
@@ -47,20 +47,20 @@ def growth(samples: list[int]) -> float:
 
 
 class Memory:
-    """Made when the producer has started; sampled while it works."""
+    """Samples of resident memory, from the producer's start on."""
 
     def __init__(self) -> None:
-        # The kernel forgets the peak of what was before: imports, and the warm-up of the allocator.
+        # Reset the kernel's peak, to exclude imports and the warm-up of the allocator.
         _CLEAR_REFS.write_text("5")
         self._base = resident()
         self._samples: list[int] = []
 
     def sample(self) -> None:
-        """Note what is resident now."""
+        """Sample the resident memory."""
         self._samples.append(resident())
 
     def summary(self) -> Measurement:
-        """In MiB; the peak is the kernel's, which no sample misses."""
+        """Return the figures in MiB; the peak is the kernel's, so it does not depend on when samples were taken."""
         above = [round((one - self._base) / 2**20, 2) for one in self._samples]
         return {
             "base_mib": self._base / 2**20,

@@ -1,6 +1,6 @@
-"""This project's producer: defaults throughout, apart from what every client is given, linger and batch size.
+"""This project's producer with its defaults, except for linger and batch size, which are the same for every client.
 
-The socket's send buffer is the system's, as it is for the clients that do not have Kafka's default of 128 KiB.
+The socket's send buffer is the system's, as for clients that do not have Kafka's default of 128 KiB.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bench.ticker import Callbacks, Ticker
 
 
 def settings(job: Job) -> dict[str, Any]:
-    """The arguments of a producer, or a pool, for a job."""
+    """Return the arguments of a producer, or a pool, for a job."""
     return {
         "bootstrap_servers": job.bootstrap,
         "acks": "all",
@@ -45,21 +45,21 @@ def settings(job: Job) -> dict[str, Any]:
 
 
 def new_producer(job: Job, **more: Any) -> Any:
-    """A producer with a job's settings, not started yet; ``more`` are further arguments."""
+    """Return a producer with a job's settings, not started yet; ``more`` are further arguments."""
     from aioproducer import Producer
 
     return Producer(**settings(job), **more)
 
 
 def build() -> str:
-    """Which build is measured: "compiled" or "pure"."""
+    """Return the measured build: "compiled" or "pure"."""
     from aioproducer import Producer
 
     return "compiled" if getattr(Producer, "compiled", False) else "pure"
 
 
 async def kept(job: Job) -> Measurement:
-    """Every Delivery is kept, awaited after ``flush``, and its offset read."""
+    """Keep every Delivery, await it after ``flush``, and read its offset."""
     async with new_producer(job) as producer:
 
         async def send(count: int) -> int:
@@ -81,7 +81,7 @@ async def kept(job: Job) -> Measurement:
 
 
 class _Failures:
-    """For ``on_error``: how many, and why the first."""
+    """The callback ``on_error``: counts failed records, and keeps the first error."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -92,7 +92,7 @@ class _Failures:
         self.first = self.first or error
 
     def check(self) -> None:
-        """A producer that lost records has measured nothing."""
+        """Raise an error if records failed: the measurement is invalid then."""
         if self.count:
             raise RuntimeError(f"{self.count} records failed, the first for {self.first!r}")
 
@@ -112,10 +112,10 @@ class _Batches:
 
 
 async def unkept(job: Job) -> Measurement:
-    """Nothing is kept; ``on_error`` counts what fails."""
+    """Keep no Delivery; ``on_error`` counts failures."""
     failures = _Failures()
     batches = _Batches()
-    # One call a batch, where the batches are to be compressed again alone.
+    # Called once for each batch, if the codec is measured alone on the same batches.
     hooks = [batches] if job.compression != "none" else []
     async with new_producer(job, on_error=failures, hooks=hooks) as producer:
 
@@ -138,7 +138,7 @@ async def unkept(job: Job) -> Measurement:
 
 
 async def _serialized(job: Job, chunks: Callable[[int], Iterable[Sequence[Any]]], **more: Any) -> Measurement:
-    """Messages through a serializer; nothing is kept. ``chunks`` makes a number of them, in lists."""
+    """Send messages through a serializer, keeping no Delivery. ``chunks`` returns a number of them, in lists."""
     failures = _Failures()
     async with new_producer(job, on_error=failures, **more) as producer:
 
@@ -155,7 +155,7 @@ async def _serialized(job: Job, chunks: Callable[[int], Iterable[Sequence[Any]]]
 
 
 async def dressed(job: Job) -> Measurement:
-    """Text through a serializer, with a key and a header; nothing is kept."""
+    """Send text through a serializer, with a key and a header, keeping no Delivery."""
     return await _serialized(job, job.messages, value_serializer=str.encode)
 
 
@@ -169,7 +169,7 @@ PLUGINS = {
 
 
 def interceptors(job: Job) -> list[object]:
-    """The interceptor that a job asks for, or none."""
+    """Return the job's interceptor, if any."""
     if not job.plugin:
         return []
     from bench import instructions
@@ -178,7 +178,7 @@ def interceptors(job: Job) -> list[object]:
 
 
 async def events(job: Job) -> Measurement:
-    """JSON events through ``orjson.dumps`` as the serializer, with a key and two headers; nothing is kept."""
+    """Send JSON events, serialized by ``orjson.dumps``, with a key and two headers, keeping no Delivery."""
     import orjson
 
     chunks = partial(json_events.chunks, job.event_size)
@@ -186,7 +186,7 @@ async def events(job: Job) -> Measurement:
 
 
 async def encoded_events(job: Job) -> Measurement:
-    """The same events, which the caller encodes."""
+    """Send the same events, encoded by the caller."""
     import orjson
 
     encode = orjson.dumps
@@ -206,7 +206,7 @@ async def encoded_events(job: Job) -> Measurement:
 
 
 async def event_crowd(job: Job) -> Measurement:
-    """Many coroutines, each making a JSON event and awaiting its send, in turn."""
+    """Run many coroutines that each make JSON events and await their sends one after the other."""
     import orjson
 
     messages = json_events.stream(job.event_size)
@@ -222,7 +222,7 @@ async def event_crowd(job: Job) -> Measurement:
 
 
 async def many(job: Job) -> Measurement:
-    """``send_many`` of a list of bytes."""
+    """Send lists of bytes by ``send_many``."""
     if job.distinct:
         values = [b"%0100d" % number for number in range(max(job.warm_up, job.records))]
     else:
@@ -230,7 +230,7 @@ async def many(job: Job) -> Measurement:
     async with new_producer(job) as producer:
         await producer.send_many(job.topic, values[: job.warm_up])
         values = values[: job.records]
-        # The collector walks a list that is new twice more: that is of making it, which nobody's run has to pay.
+        # The garbage collector visits a new list twice more. That is a cost of making it, so it happens before.
         gc.collect()
         watch = Stopwatch()
         result = await producer.send_many(job.topic, values)
@@ -240,7 +240,7 @@ async def many(job: Job) -> Measurement:
 
 
 async def crowd(job: Job) -> Measurement:
-    """Many coroutines, each awaiting each of its sends in turn."""
+    """Run many coroutines that each await their sends one after the other."""
     async with new_producer(job) as producer:
         topic = job.topic
 
@@ -252,7 +252,7 @@ async def crowd(job: Job) -> Measurement:
 
 
 async def alone(job: Job) -> Measurement:
-    """One coroutine, awaiting each send in turn."""
+    """Await each send in one coroutine."""
     async with new_producer(job) as producer:
 
         async def send(count: int) -> list[int]:
@@ -271,7 +271,7 @@ async def alone(job: Job) -> Measurement:
 
 
 async def paced(job: Job) -> Measurement:
-    """Records at scheduled times, each awaited in a task of its own; latency counts from the scheduled time."""
+    """Send records at scheduled times, each awaited in its own task; latency counts from the scheduled time."""
     async with new_producer(job) as producer:
         taken: list[int] = []
 
@@ -292,7 +292,7 @@ async def paced(job: Job) -> Measurement:
 
 
 async def transactions(job: Job) -> Measurement:
-    """Transactions of one producer, one after the other."""
+    """Run transactions of one producer, one after the other."""
     async with new_producer(job, transactional_id=job.topic) as producer:
 
         async def send(count: int) -> None:
@@ -308,7 +308,7 @@ async def transactions(job: Job) -> Measurement:
 
 
 async def pooled_transactions(job: Job) -> Measurement:
-    """Transactions of a pool, with as many producers as coroutines."""
+    """Run transactions of a pool, with as many producers as coroutines."""
     from aioproducer import TransactionPool
 
     async with TransactionPool(
@@ -334,17 +334,17 @@ async def pooled_transactions(job: Job) -> Measurement:
 
 
 async def memory(job: Job) -> Measurement:
-    """Resident memory above the started producer's, while records are sent that nobody keeps.
+    """Measure the resident memory above the started producer's, while sending records without keeping a Delivery.
 
-    The peak is that of the whole run. Growth is looked for once the buffer has been full: it is resident from then on,
-    and a broker that keeps up would put that off to any later time.
+    The peak is that of the whole run. Growth is measured once the buffer has been full, because it is resident from
+    then on. With a fast broker that could otherwise happen at any later time.
     """
     failures = _Failures()
     async with new_producer(job, on_error=failures) as producer:
         await producer.wait_ready(30)
         watched = Memory()
         await producer.send(job.topic, VALUE)
-        # A record takes less than this: none has to wait in line, outside of the buffer.
+        # A record takes less than this, so that none has to wait outside the buffer.
         filling = job.buffer_memory // (len(VALUE) + 20)
         for _ in repeat(None, filling):
             producer.send(job.topic, VALUE)
@@ -369,7 +369,7 @@ async def memory(job: Job) -> Measurement:
 
 
 async def spread(job: Job) -> Measurement:
-    """Records spread evenly over the partitions of many topics, as many in each batch as ``batch_size`` allows."""
+    """Send records evenly to the partitions of many topics, as many in each batch as ``batch_size`` allows."""
     failures = _Failures()
     topics = [f"{job.topic}-{number}" for number in range(job.topics)] if job.topics > 1 else [job.topic]
     idle, busy = topics[: job.idle_topics], topics[job.idle_topics :]
@@ -395,7 +395,7 @@ async def spread(job: Job) -> Measurement:
             await producer.flush()
             return rounds * len(places)
 
-        # Also where every topic is asked for.
+        # Also valid if metadata of every topic is requested.
         warmed = await send(max(job.warm_up, len(places)))
         batches.count = batches.records = 0
         watch = Stopwatch()
@@ -406,7 +406,7 @@ async def spread(job: Job) -> Measurement:
 
 
 async def idle(job: Job) -> Measurement:
-    """How often a started producer with nothing to do wakes the CPU: voluntary context switches of all its threads."""
+    """Count an idle producer's wake-ups of the CPU: voluntary context switches of all its threads."""
     import resource
 
     async with new_producer(job) as producer:
@@ -416,7 +416,7 @@ async def idle(job: Job) -> Measurement:
         began = process_time()
         await asyncio.sleep(job.seconds)
         used = process_time() - began
-        # One is the end of this sleep.
+        # One of them is the end of this sleep.
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before - 1
         return {
             "sent": 1,
@@ -427,7 +427,7 @@ async def idle(job: Job) -> Measurement:
 
 
 async def ticking(job: Job) -> Measurement:
-    """Full rate for ``seconds``, beside a ticker of 1 ms."""
+    """Send at full rate for ``seconds``, beside a ticker of 1 ms."""
     failures = _Failures()
     async with new_producer(job, on_error=failures) as producer:
 
@@ -456,7 +456,7 @@ async def ticking(job: Job) -> Measurement:
 
 
 async def callbacks(job: Job) -> Measurement:
-    """As ``ticking``, with the CPU time of each callback taken: on the plain loop only."""
+    """As ``ticking``, and measure the CPU time of each callback: on asyncio's loop only."""
     with Callbacks() as timed:
 
         async def clear() -> None:

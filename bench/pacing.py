@@ -1,8 +1,8 @@
 """Records at scheduled times: an open loop, whose next record does not wait for the outcome of the one before.
 
-Latency counts from the scheduled time. A client that is held up for 50 ms delays all records of these 50 ms, and each
-of them counts (otherwise: coordinated omission). A timer of the kernel (`timerfd`) wakes every client at the scheduled
-times. asyncio, uvloop and Go round their own timers up to milliseconds, which is more than most latencies.
+Latency counts from the scheduled time. A pause of 50 ms delays all records scheduled in it, and each of them counts
+(otherwise: coordinated omission). A timer of the kernel (`timerfd`) wakes every client at the scheduled times. asyncio,
+uvloop and Go round their own timers up to milliseconds, which is more than most latencies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Schedule:
         self._last = began + count * self.interval
 
     def take(self, now: int) -> list[int]:
-        """Return the scheduled times that have come since the last call, in order."""
+        """Return the scheduled times that have passed since the last call, in order."""
         until = min(now, self._last)
         times = list(range(self._next, until + 1, self.interval))
         if times:
@@ -43,12 +43,12 @@ class Schedule:
 
     @property
     def ended(self) -> bool:
-        """Whether every scheduled time has been taken."""
+        """Whether every scheduled time has been returned."""
         return self._next > self._last
 
 
 def interval_of(rate: int) -> int:
-    """Nanoseconds from one record to the next.
+    """Return the nanoseconds from one record to the next.
 
     Raises:
         ValueError: it is not a whole number of nanoseconds.
@@ -59,7 +59,7 @@ def interval_of(rate: int) -> int:
 
 
 async def at_rate(rate: int, count: int, send: Callable[[int], object]) -> None:
-    """Call ``send`` with the scheduled time of each record, when it has come, on the running loop.
+    """Call ``send`` with the scheduled time of each record, at that time, on the running loop.
 
     ``send`` must not block; the scheduled time is in nanoseconds of `time.monotonic_ns`.
 
@@ -92,7 +92,7 @@ async def at_rate(rate: int, count: int, send: Callable[[int], object]) -> None:
 
 
 def at_rate_blocking(rate: int, count: int, send: Callable[[int], object]) -> None:
-    """The same for a thread.
+    """Call ``send`` with the scheduled time of each record, at that time, in this thread.
 
     Raises:
         ValueError: see `Schedule`.
@@ -114,7 +114,7 @@ class _Interval(ctypes.Structure):
 
 @contextmanager
 def _timer(rate: int) -> Iterator[tuple[int, int]]:
-    """A descriptor that becomes readable at the times of a schedule, and when it began, in nanoseconds."""
+    """Return a descriptor that becomes readable at the times of a schedule, and its start in nanoseconds."""
     seconds, nanoseconds = divmod(interval_of(rate), SECOND)
     if sys.platform != "linux":
         raise OSError("Records at scheduled times need Linux: the timer is a timerfd.")

@@ -1,4 +1,4 @@
-"""Programs without a producer: what the loop, a codec or the machine take by themselves."""
+"""Programs without a producer: the cost of the loop, a codec or the machine alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.ticker import Callbacks, Ticker
 
 
 async def crowd(job: Job) -> Measurement:
-    """Many coroutines, each awaiting a future in turn, all of which one callback completes: waking up, nothing else."""
+    """Run many coroutines that await futures, all completed by one callback: the cost of resuming alone."""
     loop = asyncio.get_running_loop()
     waiting: list[asyncio.Future[None]] = []
 
@@ -46,7 +46,7 @@ async def crowd(job: Job) -> Measurement:
 
 
 def events(job: Job) -> Measurement:
-    """Make the events with their keys and headers, and encode them; nothing is sent."""
+    """Make the events with their keys and headers, and encode them, without sending."""
     import orjson
 
     encode = orjson.dumps
@@ -63,7 +63,7 @@ def events(job: Job) -> Measurement:
 
 
 class _Replay(asyncio.Protocol):
-    """Sends requests made beforehand by the loop's own transport, and completes a future with each response."""
+    """Sends prepared requests by the loop's own transport, and completes a future with each response."""
 
     _transport: asyncio.Transport
 
@@ -72,7 +72,7 @@ class _Replay(asyncio.Protocol):
         self._waiting: asyncio.Future[bytes] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's is none by its class.
+        # uvloop's transport is not an instance of asyncio.Transport.
         self._transport = cast("asyncio.Transport", transport)
 
     def ask(self, frame: bytes) -> asyncio.Future[bytes]:
@@ -92,7 +92,7 @@ class _Replay(asyncio.Protocol):
 
 
 async def alone(job: Job) -> Measurement:
-    """A record a request, each awaited: the raw socket's requests, by a protocol on the loop."""
+    """Await requests of one record each: the raw socket's requests, by a protocol on the loop."""
     batch = raw_socket.batch_of(1)
     frames = [raw_socket.frame_of(job.topic, partition, batch) for partition in range(job.partitions)]
     host, _, port = job.bootstrap.rpartition(":")
@@ -120,7 +120,7 @@ async def alone(job: Job) -> Measurement:
 
 
 def codec(job: Job) -> Measurement:
-    """The codec alone, on batches of the same records, as many in each as the producer had on average."""
+    """Run the codec alone, on batches of the same records, with the producer's average number in each."""
     from aioproducer.compression import codec as codec_of
     from aioproducer.wire.record_batch import SimpleRecord, encode_batch
 
@@ -150,7 +150,7 @@ def codec(job: Job) -> Measurement:
 
 
 async def tick(job: Job) -> Measurement:
-    """A ticker with nothing beside it in its process."""
+    """Run a ticker alone in its process."""
     ticker = Ticker(asyncio.get_running_loop())
     await asyncio.sleep(job.seconds)
     return ticker.stop()
@@ -159,11 +159,11 @@ async def tick(job: Job) -> Measurement:
 async def _beside(command: Sequence[str], measure: Callable[[Job], Awaitable[Measurement]], job: Job) -> Measurement:
     other = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
     try:
-        # The other has started by then.
+        # The other process has started by then.
         await asyncio.sleep(1)
         measured = await measure(job)
         if other.returncode is not None:
-            raise RuntimeError("what was to be measured beside has ended")
+            raise RuntimeError("the process beside the ticker has ended")
         return measured
     finally:
         if other.returncode is None:
@@ -179,17 +179,17 @@ async def _beside_broker(measure: Callable[[Job], Awaitable[Measurement]], job: 
 
 
 async def tick_beside_work(job: Job) -> Measurement:
-    """A ticker, and another process that computes."""
+    """Run a ticker beside a process that computes."""
     return await _beside([sys.executable, "-c", "while True: pass"], tick, job)
 
 
 async def tick_beside_broker(job: Job) -> Measurement:
-    """A ticker, and a broker that a raw socket keeps busy."""
+    """Run a ticker beside a broker that a raw socket keeps busy."""
     return await _beside_broker(tick, job)
 
 
 async def busy_tick_beside_broker(job: Job) -> Measurement:
-    """A ticker on a loop that computes without a pause, a tenth of a millisecond at a time, and a busy broker."""
+    """Run a ticker on a loop that computes continuously, in callbacks of 0.1 ms, beside a busy broker."""
     return await _beside_broker(_busy_tick, job)
 
 
@@ -204,7 +204,7 @@ async def _busy_tick(job: Job) -> Measurement:
 
 
 async def callbacks_beside_broker(job: Job) -> Measurement:
-    """Callbacks that do the same sum each time, and a broker that a raw socket keeps busy: on the plain loop only."""
+    """Run callbacks that do the same sum each time, beside a busy broker: on asyncio's loop only."""
     return await _beside_broker(_sums, job)
 
 
@@ -219,12 +219,12 @@ async def _sums(job: Job) -> Measurement:
 
 
 def _sum() -> None:
-    # Some 0.1 ms, as a callback that sends or receives much.
+    # About 0.1 ms, as a callback that sends or receives much data.
     sum(range(5000))
 
 
 async def idle(job: Job) -> Measurement:
-    """A loop that only sleeps."""
+    """Run a loop that only sleeps."""
     import resource
 
     await asyncio.sleep(1)
@@ -237,12 +237,12 @@ async def idle(job: Job) -> Measurement:
 
 
 def import_package(job: Job) -> Measurement:
-    """Milliseconds of `import aioproducer` over `import asyncio`, a fresh process each, the median."""
+    """Measure by how many milliseconds `import aioproducer` exceeds `import asyncio`: median of fresh processes."""
     return _import_time(job, "import aioproducer")
 
 
 def import_producer(job: Job) -> Measurement:
-    """The same of `from aioproducer import Producer`, which loads what the name stands for."""
+    """Measure `from aioproducer import Producer`, which also loads the class's module."""
     return _import_time(job, "from aioproducer import Producer")
 
 
@@ -256,7 +256,7 @@ def _import_time(job: Job, statement: str) -> Measurement:
         "print(time.perf_counter() - wall, time.process_time() - cpu, len(sys.modules))"
     )
     found = []
-    # The first writes the bytecode.
+    # The first run writes the bytecode.
     for number in range(job.records + 1):
         run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         if number:

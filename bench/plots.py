@@ -1,6 +1,7 @@
-"""Plots. Of a scenario: horizontal bars of the medians, whiskers from the least to the most of the rounds.
+"""Plots of scenarios and soaks.
 
-Of a soak: lines over time.
+A scenario is drawn as horizontal bars of the medians, with whiskers from the least to the most of the rounds; a soak as
+lines over time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import matplotlib
 
 matplotlib.use("svg")
 
-from matplotlib import pyplot  # once the backend is chosen
+from matplotlib import pyplot  # after the choice of the backend
 
 from bench.clients import CLIENTS
 from bench.job import Measurement
@@ -52,7 +53,7 @@ _OVER_TIME: tuple[tuple[str, tuple[tuple[str, float, str, str], ...], bool], ...
 
 
 def draw(outcome: Outcome, surroundings: dict[str, Any], folder: Path) -> Path | None:
-    """Write ``folder/SCENARIO.svg``; nothing where nothing was measured."""
+    """Write ``folder/SCENARIO.svg``, unless nothing was measured."""
     scenario = outcome.scenario
     shown = [row for row in scenario.rows if row.label in outcome.results]
     metrics = [
@@ -62,7 +63,7 @@ def draw(outcome: Outcome, surroundings: dict[str, Any], folder: Path) -> Path |
     ]
     if not metrics:
         return None
-    # The same text for the same figures: no dates, no random identifiers.
+    # Equal figures give an equal file: no dates, no random identifiers.
     with pyplot.rc_context({"svg.fonttype": "none", "svg.hashsalt": scenario.name, "font.size": 10}):
         height = 1.5 + 0.34 * len(shown)
         figure, panels = pyplot.subplots(
@@ -114,7 +115,7 @@ def draw(outcome: Outcome, surroundings: dict[str, Any], folder: Path) -> Path |
 
 
 def draw_over_time(samples: Sequence[Measurement], title: str, surroundings: dict[str, Any], path: Path) -> None:
-    """Write the plot of a soak: a panel above the other for rate, latencies, CPU and memory, over seconds."""
+    """Write the plot of a soak: panels for rate, latencies, CPU and memory over seconds, one above the other."""
     seconds = [one["second"] for one in samples]
     phases = dict.fromkeys(one["phase"] for one in samples)
     starts = [0.0, *(before["second"] for before, after in pairwise(samples) if before["phase"] != after["phase"])]
@@ -122,7 +123,7 @@ def draw_over_time(samples: Sequence[Measurement], title: str, surroundings: dic
         figure, panels = pyplot.subplots(len(_OVER_TIME), 1, sharex=True, figsize=(10.0, 9.0), layout="constrained")
         for panel, (name, lines, logarithmic) in zip(panels, _OVER_TIME, strict=True):
             for key, factor, label, colour in lines:
-                # A second without such a figure is a gap.
+                # A second without this figure is a gap.
                 found = [one[key] * factor if key in one else math.nan for one in samples]
                 panel.plot(seconds, found, color=colour, linewidth=1.1, marker=".", markersize=3, label=label)
             if logarithmic:

@@ -1,7 +1,7 @@
-"""One of several threads in a process, measured as if it had the process for itself.
+"""Measuring one of several threads in a process as if it were alone in the process.
 
-A client's broker in another thread takes Python's lock away from it, which a broker elsewhere does not: so both are
-kept on one processor, where the broker gives way.
+A broker in another thread takes the GIL from the client, unlike a broker in another process. Therefore both threads run
+on one processor, where the broker gives way.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SWITCH_INTERVAL = 0.0005
-"""How long a thread keeps the interpreter when another wants it, in seconds."""
+"""Seconds for which a thread may keep the GIL while another requests it."""
 
 
 @contextmanager
 def quick_switches() -> Iterator[None]:
-    """Let threads have the interpreter for ``SWITCH_INTERVAL`` at most."""
+    """Let a thread keep the GIL for at most ``SWITCH_INTERVAL`` while another requests it."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL)
     try:
@@ -30,8 +30,7 @@ def quick_switches() -> Iterator[None]:
 def one_processor() -> Iterator[None]:
     """Keep this thread, and those that it starts, on one processor; on Linux only.
 
-    A thread that has Python's lock but no processor holds up all others. On one processor it is the others' turn that
-    it gets while they wait for the lock.
+    A thread that has the GIL but no processor blocks all others. On one processor it runs while they wait for the GIL.
     """
     if sys.platform != "linux":
         yield
@@ -45,6 +44,6 @@ def one_processor() -> Iterator[None]:
 
 
 def give_way() -> None:
-    """Let this thread, and those that it starts, have the processor while no other thread wants it; on Linux only."""
+    """Let this thread, and those that it starts, run only while no other thread wants the processor; on Linux only."""
     if sys.platform == "linux":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -1,7 +1,7 @@
-"""A blocking socket that sends Produce requests made beforehand: what the kernel and the broker cost by themselves.
+"""A blocking socket that sends prepared Produce requests: the cost of the kernel and the broker alone.
 
-Nobody can be idempotent by sending the same bytes again, so that these are not; everybody else is. Transactions have
-requests of their own, also made beforehand: each transaction has the next epoch.
+It sends the same bytes repeatedly, so unlike all other clients it is not idempotent. Requests of transactions are
+prepared separately, because each transaction has the next epoch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LONGEST_START = 30.0
 
 
 def connect(bootstrap: str) -> socket.socket:
-    """A connection to the first address that delays nothing."""
+    """Return a connection to the first address, with TCP_NODELAY."""
     host, _, port = bootstrap.partition(",")[0].rpartition(":")
     sock = socket.create_connection((host, int(port)), timeout=60)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -37,7 +37,7 @@ def connect(bootstrap: str) -> socket.socket:
 
 
 def receive(sock: socket.socket) -> bytes:
-    """One frame without its length; in one system call where it comes at once."""
+    """Return one frame without its length, by one system call if it arrives at once."""
     data = sock.recv(65536)
     while len(data) < 4 or len(data) - 4 < int.from_bytes(data[:4]):
         piece = sock.recv(65536)
@@ -48,14 +48,14 @@ def receive(sock: socket.socket) -> bytes:
 
 
 class Responses:
-    """Frames from a connection on which several may come at once."""
+    """Reads frames from a connection on which several may arrive at once."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._data = b""
 
     def receive(self) -> bytes:
-        """The next one."""
+        """Return the next frame."""
         while len(self._data) < 4 or len(self._data) - 4 < int.from_bytes(self._data[:4]):
             piece = self._sock.recv(65536)
             if not piece:
@@ -75,7 +75,7 @@ def ask(sock: socket.socket, message: Any, version: int) -> Any:
 
 
 def batch_of(count: int, value: bytes = VALUE) -> bytes:
-    """A record batch of ``count`` times the value, uncompressed."""
+    """Return an uncompressed record batch with ``count`` times the value."""
     from aioproducer.wire.record_batch import SimpleRecord, encode_batch
 
     now = int(time.time() * 1000)
@@ -83,15 +83,15 @@ def batch_of(count: int, value: bytes = VALUE) -> bytes:
 
 
 def fitting(batch_size: int, value: bytes = VALUE) -> int:
-    """How many of these values make a batch of at most ``batch_size`` bytes."""
+    """Return how many of these values fit into a batch of ``batch_size`` bytes."""
     header = 61
-    # As long as the offsets within the batch need two bytes.
+    # Exact while the offsets within the batch need two bytes.
     per_record = (len(batch_of(1000, value)) - header) / 1000 + 0.1
     return int((batch_size - header) // per_record)
 
 
 def frame_of(topic: str, partition: int, batch: bytes) -> bytes:
-    """A whole Produce request, acks=all, with its length."""
+    """Return a complete Produce request, acks=all, with its length."""
     from aioproducer.protocol import encode_request
     from aioproducer.protocol.messages import ProduceRequest
     from aioproducer.protocol.messages.produce import PartitionProduceData, TopicProduceData
@@ -102,7 +102,7 @@ def frame_of(topic: str, partition: int, batch: bytes) -> bytes:
 
 
 def check_responses(frames: list[bytes]) -> None:
-    """Raises RuntimeError if a batch was refused."""
+    """Check that no batch was refused; raise RuntimeError otherwise."""
     from aioproducer.protocol import decode_response
     from aioproducer.protocol.messages.produce import ProduceResponse
 
@@ -120,7 +120,7 @@ def replay(
     in_flight: int = IN_FLIGHT,
     before: Callable[[int], object] = lambda number: None,
 ) -> list[bytes]:
-    """Send ``count`` requests, the frames in turn, ``in_flight`` at a time; every response, for ``check_responses``.
+    """Send ``count`` requests of ``frames`` in rotation, ``in_flight`` at a time; return all responses.
 
     ``before`` is called with the number of each request, and may wait.
     """
@@ -138,7 +138,7 @@ def replay(
 
 @contextmanager
 def links(bootstrap: str, topic: str, batch: bytes) -> Iterator[list[Link]]:
-    """A connection to each broker that leads a partition of the topic, with a request for each partition it leads."""
+    """Connect to each broker that leads a partition of the topic, with a request for each partition it leads."""
     from aioproducer.protocol.messages import MetadataRequest
     from aioproducer.protocol.messages.metadata import MetadataRequestTopic
 
@@ -153,7 +153,7 @@ def links(bootstrap: str, topic: str, batch: bytes) -> Iterator[list[Link]]:
 
 
 def replay_to(brokers: Sequence[Link], count: int, in_flight: int = IN_FLIGHT) -> list[bytes]:
-    """Send ``count`` requests to the brokers in turn, ``in_flight`` at a time to each; return every response."""
+    """Send ``count`` requests to the brokers in rotation, ``in_flight`` at a time to each; return all responses."""
     responses = [Responses(sock) for sock, _ in brokers]
     found = []
     for number in range(count):
@@ -168,7 +168,7 @@ def replay_to(brokers: Sequence[Link], count: int, in_flight: int = IN_FLIGHT) -
 
 
 def kept(job: Job) -> Measurement:
-    """Batches of ``batch_size`` to the partitions in turn; responses are looked into after the clock has been read."""
+    """Send batches of ``batch_size`` to the partitions in rotation; responses are checked after the measurement."""
     value = b"x" * job.value_size
     per_batch = fitting(job.batch_size, value)
     with links(job.bootstrap, job.topic, batch_of(per_batch, value)) as brokers:
@@ -186,7 +186,7 @@ unkept = many = kept
 
 
 def alone(job: Job) -> Measurement:
-    """A record a request, one request at a time; responses are looked into after the clock has been read."""
+    """Send one record for each request, one request at a time; responses are checked after the measurement."""
     batch = batch_of(1)
     frames = [frame_of(job.topic, partition, batch) for partition in range(job.partitions)]
     with connect(job.bootstrap) as sock:
@@ -211,7 +211,7 @@ def alone(job: Job) -> Measurement:
 
 
 class _Transactional:
-    """A connection with a transactional id; its requests for ``count`` transactions are made beforehand."""
+    """A connection with a transactional id; its requests for ``count`` transactions are prepared."""
 
     def __init__(self, job: Job, number: int, count: int) -> None:
         from aioproducer.protocol import encode_request
@@ -221,7 +221,7 @@ class _Transactional:
         from aioproducer.wire.record_batch import SimpleRecord, encode_batch
 
         self.produce_ns: list[int] = []
-        """How long the broker took for each Produce request, with those that it answered by "try again"."""
+        """The broker's time for each Produce request, including those answered with a retriable error."""
         self._sock = connect(job.bootstrap)
         name = f"{job.topic}-{number}"
         producer_id, first_epoch = self._init(name)
@@ -250,7 +250,7 @@ class _Transactional:
 
         deadline = time.monotonic() + _LONGEST_START
         while True:
-            # The first question creates the coordinator's topic.
+            # The first request creates the coordinator's topic.
             ask(self._sock, FindCoordinatorRequest(key_type=1, coordinator_keys=[name]), 4)
             request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
             response = ask(self._sock, request, 4)
@@ -261,7 +261,7 @@ class _Transactional:
             time.sleep(0.05)
 
     def run(self, count: int) -> None:
-        """The next ``count`` transactions."""
+        """Run the next ``count`` transactions."""
         from aioproducer.protocol import decode_response
         from aioproducer.protocol.messages.produce import ProduceResponse
         from aioproducer.protocol.messages.transactions import EndTxnResponse
@@ -286,7 +286,7 @@ class _Transactional:
 
 
 def transactions(job: Job) -> Measurement:
-    """Transactions of one connection in turn, or of several, each in a thread: Produce, then EndTxn."""
+    """Run transactions of one connection, or of several, each in a thread: Produce, then EndTxn."""
     warm_up, count = job.shares(job.warm_up), job.shares(job.records)
     with ThreadPoolExecutor(job.coroutines) as threads:
         producers = [_Transactional(job, number, warm_up + count) for number in range(job.coroutines)]

@@ -1,17 +1,17 @@
-"""RDMA beside TCP: what it costs without a card, and what two cards make of it.
+"""RDMA compared with TCP: the cost of the code without a card, and latency and throughput with two cards.
 
-Without one, over the double of the verbs (``aioproducer.testing.verbs``), which copies in the place of a card: the CPU
-time of the producer's thread, and what was posted, signalled and copied. It says what the code costs and nothing of
-speed.
+Without a card, over the double of the verbs (``aioproducer.testing.verbs``), which copies in place of a card: the CPU
+time of the producer's thread, and numbers of posted and signaled writes and copied bytes. This measures the cost of the
+code, not speed.
 
     python -m bench.rdma --double
 
-How late a timer of the loop is while all of the producer's memory is registered, connected and sent:
+Lateness of a timer of the loop while all of the producer's memory is registered, connected and sent:
 
     python -m bench.rdma --ticker --mebibytes 64
 
-With two machines, each with a card: latency of one message and its answer, and throughput of a stream, over both, with
-a checksum of what was sent at both ends. TCP is at the port after RDMA's.
+With two machines, each with a card: latency of one message and its answer, and throughput of a stream, over both
+transports, with a checksum of the data at both ends. TCP uses the port after RDMA's.
 
     python -m bench.rdma --server 0.0.0.0:9300
     python -m bench.rdma --client 10.0.0.1:9300
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 TRANSPORTS = ("tcp", "rdma")
 PARTITIONS = 4
 COUNTED = ("writes_posted", "completions", "signals", "bytes_sent", "bytes_copied")
-"""Of ``aioproducer.transport.rdma.Counters``."""
+"""Counters of ``aioproducer.transport.rdma.Counters`` that are shown."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is sent: ``records`` in batches of ``batch_size`` bytes, or each awaited before the next is sent."""
+    """The records to send: in batches of ``batch_size`` bytes, or each awaited before the next is sent."""
 
     name: str
     records: int
@@ -75,9 +75,9 @@ WORKS = (
 
 @contextmanager
 def broker(transport: str, fabric: SimulatedFabric, begin: Callable[[], None]) -> Iterator[str]:
-    """The address of an embedded broker in a thread of its own: the double joins what is in one process alone.
+    """Run an embedded broker in its own thread, because the double works within one process; yield its address.
 
-    The thread begins with ``begin``.
+    The thread first calls ``begin``.
     """
     from aioproducer.testing import EmbeddedCluster
 
@@ -113,12 +113,12 @@ def broker(transport: str, fabric: SimulatedFabric, begin: Callable[[], None]) -
 def both_sides(
     transport: str, layer: Layer | None = None, begin: Callable[[], None] = lambda: None
 ) -> Iterator[tuple[str, RdmaConnector | StreamConnector]]:
-    """A broker's address, and what connects to it; with a ``layer`` the calls below the transport are timed.
+    """Yield a broker's address and a connector to it; with a ``layer`` the calls below the transport are timed.
 
-    The broker's thread begins with ``begin``.
+    The broker's thread first calls ``begin``.
 
     Raises:
-        RuntimeError: over RDMA something was sent that nobody was ready for.
+        RuntimeError: over RDMA, a write found no posted receive.
     """
     from aioproducer.testing.verbs import SimulatedFabric
     from aioproducer.transport.rdma import RdmaConnector
@@ -137,7 +137,7 @@ def both_sides(
 
 
 def run_once(work: Work, transport: str, *, timed: bool) -> Measurement:
-    """One run of one transport; with ``timed`` the calls of the layer below are timed, which costs time itself."""
+    """Run one transport once; with ``timed`` the calls of the layer below are timed, which costs time itself."""
     layer = Layer()
     with both_sides(transport, layer if timed else None, begin=give_way) as (address, connector):
         return asyncio.run(_client(work, address, connector, layer))
@@ -171,7 +171,7 @@ async def _send(producer: Producer, work: Work, count: int) -> None:
             deliveries.append(producer.send("bench", VALUE))
         await producer.drain()
     await producer.flush()
-    # A record that was lost has cost nothing.
+    # Raises if a record was lost: the measurement is invalid then.
     for delivery in deliveries:
         await delivery
 
@@ -186,11 +186,12 @@ def _counted(producer: Producer, connector: RdmaConnector | StreamConnector) -> 
 
 
 def summary(plain: Sequence[Measurement], timed: Sequence[Measurement], tick: float) -> dict[str, float]:
-    """Medians: CPU in microseconds a record and a request; the layer's share of it; counts a request.
+    """Return medians: CPU in µs for each record and request, the layer's share of it, and counts for each request.
 
-    ``tick`` is what a look at the clock costs, in nanoseconds: of the two around a call one falls into what they time.
+    ``tick`` is the cost of reading the clock, in nanoseconds: of the two readings around a call, one is part of the
+    measured time.
     """
-    # The runs that are timed tell nothing but that: who times takes time too, and more of it the more calls there are.
+    # Timed runs are used only for the layer's time: timing itself takes time, in proportion to the calls.
     layer = statistics.median(
         max(run["layer_ns"] - run["layer_calls"] * tick, 0) / run["requests"] / 1000 for run in timed
     )
@@ -212,10 +213,10 @@ def summary(plain: Sequence[Measurement], timed: Sequence[Measurement], tick: fl
 
 
 def own_ratios(rounds: Sequence[dict[str, tuple[Measurement, Measurement]]], tick: float) -> list[float]:
-    """Of each round, what a record takes over RDMA by what it takes over TCP, both without the layer.
+    """Return, for each round, a record's time over RDMA divided by that over TCP, both without the layer.
 
-    A round has a plain run and one that was timed of each transport: a machine that slows down for a while does so for
-    a round, and hardly for one transport.
+    A round has a plain and a timed run of each transport, because a temporary slowdown of the machine usually affects a
+    whole round, not a single transport.
     """
     found = []
     for of in rounds:
@@ -229,7 +230,7 @@ def own_ratios(rounds: Sequence[dict[str, tuple[Measurement, Measurement]]], tic
 
 @one_processor()
 def double(works: Sequence[Work], rounds: int) -> dict[str, dict[str, dict[str, float]]]:
-    """Every work over both transports, in another order each round."""
+    """Run every work over both transports, in another order each round."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     tick = clock_cost()
     for work in works:
@@ -256,14 +257,14 @@ def double(works: Sequence[Work], rounds: int) -> dict[str, dict[str, dict[str, 
 @one_processor()
 @quick_switches()
 def ticker(buffer_memory: int, rounds: int) -> dict[str, list[Measurement]]:
-    """How late the producer's loop is over both transports, in another order each round."""
+    """Measure the lateness of the producer's loop over both transports, in another order each round."""
     from bench import rdma_ticker
 
     found: dict[str, list[Measurement]] = {name: [] for name in TRANSPORTS}
     for number in range(rounds):
         for transport in TRANSPORTS[:: -1 if number % 2 else 1]:
             with both_sides(transport, begin=give_way) as (address, connector):
-                # What the round before has left is nobody's to look through now.
+                # Otherwise the garbage of the previous round could be collected during this one.
                 gc.collect()
                 late = asyncio.run(rdma_ticker.late_while_sending(address, connector, buffer_memory))
             found[transport].append(late)
@@ -271,7 +272,7 @@ def ticker(buffer_memory: int, rounds: int) -> dict[str, list[Measurement]]:
 
 
 def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
-    """As docs/rdma.md has it."""
+    """Return the table of docs/rdma.md."""
     lines = [
         "| work | transport | CPU µs a record | without the layer | CPU µs a request | without the layer |"
         " records a request | writes | signals | completions | bytes sent | bytes copied |",
@@ -296,21 +297,21 @@ def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     found = argparse.ArgumentParser(
         prog="python -m bench.rdma", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     kind = found.add_mutually_exclusive_group(required=True)
-    kind.add_argument("--double", action="store_true", help="what the code costs, without a card")
-    kind.add_argument("--ticker", action="store_true", help="how late the loop is, without a card")
+    kind.add_argument("--double", action="store_true", help="CPU cost of the code, without a card")
+    kind.add_argument("--ticker", action="store_true", help="lateness of the loop, without a card")
     kind.add_argument("--server", metavar="HOST:PORT", help="answer clients until Ctrl-C; TCP at the next port")
     kind.add_argument("--client", metavar="HOST:PORT", help="measure against a server")
     found.add_argument("--rounds", type=int, default=5, help="runs of each (%(default)s)")
-    found.add_argument("--records", type=int, help="of each run, with --double; a hundredth where each is awaited")
-    found.add_argument("--work", default="", metavar="TEXT", help="with --double: what has this in its name")
+    found.add_argument("--records", type=int, help="records of each run, with --double; a hundredth if each is awaited")
+    found.add_argument("--work", default="", metavar="TEXT", help="with --double: works whose names contain this")
     found.add_argument("--device", help="RDMA device (the first that works)")
-    found.add_argument("--gid", help="of the device's addresses (the first that works)")
-    found.add_argument("--mebibytes", type=int, default=1024, help="of each stream, or of memory (%(default)s)")
+    found.add_argument("--gid", help="address of the device (the first that works)")
+    found.add_argument("--mebibytes", type=int, default=1024, help="MiB of each stream, or of memory (%(default)s)")
     found.add_argument("--echoes", type=int, default=2000, help="messages of each size (%(default)s)")
     found.add_argument("--unchecked", action="store_true", help="no checksums: they may be slower than the network")
     found.add_argument("--output", type=Path, metavar="FILE", help="all figures as JSON")
@@ -322,7 +323,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser()
     chosen = asked.parse_args(arguments)
     if min(chosen.rounds, chosen.mebibytes, chosen.echoes, chosen.records or 1) < 1:
-        asked.error("--rounds, --records, --mebibytes and --echoes are at least 1")
+        asked.error("--rounds, --records, --mebibytes and --echoes must be at least 1")
     if chosen.double:
         works = [work for work in WORKS if chosen.work in work.name]
         if not works:

@@ -1,15 +1,14 @@
-"""RDMA beside TCP in instructions, which no neighbour on the machine disturbs: `python -m bench.rdma_instructions`.
+"""Instructions of RDMA and TCP, independent of other load on the machine: `python -m bench.rdma_instructions`.
 
-callgrind counts those of the producer's thread outside the kernel, in a process that has an embedded broker in another
-thread, and leaves out the double of the verbs, from the call of its functions to their return: it stands for the card.
-CPython's own part of ``sendmsg`` and ``recv_into`` counts: it gathers a request's buffers and hands over what came, as
-the RDMA transport does itself. ``bench.rdma_timing`` stands around the double, and says when to begin and to end. It is
-compiled for this, so that callgrind knows its functions by name.
+callgrind counts those of the producer's thread outside the kernel; an embedded broker runs in another thread of the
+process. The double of the verbs replaces the card, so its functions are excluded, from call to return. CPython's part
+of ``sendmsg`` and ``recv_into`` counts: it gathers a request's buffers and delivers received data, as the RDMA
+transport does itself. ``bench.rdma_timing`` wraps the double, and starts and ends the counting. It is compiled, so that
+callgrind knows its functions by name.
 
-Everything is some fifty times slower under callgrind, so the timer that looks for memory to give back is left out: it
-would run with every few requests, where it runs once in many. Of the rounds of a work the one with the fewest
-instructions is shown: CPython looks attributes up in a table by addresses, where some are in each other's way in one
-round and others in the next. Needs valgrind.
+Everything is about fifty times slower under callgrind. Therefore the timer that looks for completed writes is disabled:
+it would run every few requests instead of rarely. The round with the fewest instructions of a work is shown: CPython
+caches attributes by address and hash, and in some layouts two hot ones evict each other. Needs valgrind.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 DOUBLE = re.compile(r"__pyx_pw_\w+\d_TimedQueuePair_\w+")
-"""What Cython calls the functions around the double."""
+"""Cython's names of the functions around the double."""
 ENDS = re.compile(r"__pyx_pw_\w+_5Layer_\d+(begin|end)")
-"""And what is called before and behind of what is counted."""
+"""Its names of the functions that are called before and after the counted part."""
 TRANSPORTS = ("tcp", "rdma")
 LOOPS = ("asyncio", "uvloop")
 
 
 @dataclass(frozen=True)
 class Counted:
-    """What is sent: to so many partitions so many records each, then waited for; and that so many times."""
+    """The records to send: a number for each of some partitions, then a flush; all of that several times."""
 
     name: str
     partitions: int
@@ -62,7 +61,7 @@ WORKS = (
 
 
 def compiled_timing(directory: Path) -> Path:
-    """``bench.rdma_timing`` as a compiled module."""
+    """Compile ``bench.rdma_timing``, and return the path of the compiled module."""
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
@@ -82,7 +81,7 @@ def compiled_timing(directory: Path) -> Path:
 
 
 def take_compiled(path: Path) -> None:
-    """Whoever imports ``bench.rdma_timing`` from now on has the compiled one."""
+    """Let later imports of ``bench.rdma_timing`` load the compiled module."""
     spec = importlib.util.spec_from_file_location("bench.rdma_timing", path)
     assert spec is not None
     assert spec.loader is not None
@@ -92,14 +91,14 @@ def take_compiled(path: Path) -> None:
 
 
 def run(work: Counted, transport: str, loop: str) -> int:
-    """Send it over a transport, on a loop of that name; how many requests that were."""
+    """Send a work's records over a transport, on the named loop; return the number of requests."""
     from aioproducer.transport.rdma import answers
     from bench.rdma import both_sides
     from bench.rdma_timing import Layer
 
-    # No timer, as the module says. They are Final: nobody but whoever counts changes them.
+    # Disables the timer, see the module's docstring. The constants are Final; only this bench changes them.
     answers._MEMORY_BACK = answers._MEMORY_BACK_WITH_ANSWERS = 3600  # type: ignore[misc]
-    # The other thread would have to give up the GIL in the middle, more often than it does without callgrind.
+    # Otherwise the other thread would have to release the GIL more often than without callgrind.
     sys.setswitchinterval(1)
     gc.disable()
     layer = Layer()
@@ -113,7 +112,7 @@ def run(work: Counted, transport: str, loop: str) -> int:
 async def _client(work: Counted, address: str, connector: Any, layer: Layer) -> int:
     from aioproducer import Producer
 
-    # A batch of one record goes at once, others when they are flushed.
+    # A batch of one record is sent at once, others by flush.
     linger_ms = 0 if work.records == 1 else 5000
     async with Producer(
         bootstrap_servers=address, transport=connector, batch_size=16 * 1024, linger_ms=linger_ms
@@ -137,26 +136,26 @@ async def _send(producer: Producer, work: Counted, times: int) -> None:
             for _ in range(work.records)
         ]
         await producer.flush()
-        # A record that was lost has cost nothing.
+        # Raises if a record was lost: the measurement is invalid then.
         await deliveries[-1]
 
 
 def double_options(names: Sequence[str]) -> list[str]:
-    """What tells callgrind of the double, of all the names there are in ``bench.rdma_timing``."""
-    # One by one: of two patterns that begin alike callgrind may take the first for both.
+    """Return callgrind's options for the double, from the names in ``bench.rdma_timing``."""
+    # One option for each name: of two patterns with the same beginning, callgrind may use the first for both.
     found = [f"--dump-before={name}" for name in names if ENDS.fullmatch(name)]
     found += [f"--toggle-collect={name}" for name in names if DOUBLE.fullmatch(name)]
-    # Behind the others, which say no.
+    # After the others, which disable counting.
     return [*found, "--collect-atstart=yes"]
 
 
 def cost_of(number: int, transport: str, loop: str, timing: Path, found: Path, shift: int = 0) -> float:
-    """One run under callgrind: instructions of a request. ``found`` is how the files begin that it writes.
+    """Run once under callgrind and return the instructions for each request. ``found`` is the prefix of its files.
 
-    With another ``shift`` everything lies somewhere else.
+    A different ``shift`` changes the addresses of all objects.
     """
     command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={found}", "--separate-threads=yes"]
-    # Each file is to be read by itself.
+    # Each file is read separately.
     command += ["--compress-strings=no", "--compress-pos=no"]
     names = subprocess.run(["nm", str(timing)], check=True, capture_output=True, text=True).stdout.split()
     command += double_options(names)
@@ -168,14 +167,14 @@ def cost_of(number: int, transport: str, loop: str, timing: Path, found: Path, s
         raise RuntimeError(f"{' '.join(command)}: {ran.stderr}")
     requests = int(ran.stdout)
     if requests != WORKS[number].times:
-        raise RuntimeError(f"{requests} requests where {WORKS[number].times} were meant")
-    # Of the thread that began, between the first and the second of what it wrote.
+        raise RuntimeError(f"{requests} requests were sent instead of {WORKS[number].times}")
+    # Instructions of the counted thread, between its first and second dump.
     (total,) = re.findall(r"^totals: (\d+)$", Path(f"{found}.2-01").read_text(), re.MULTILINE)
     return int(total) / requests
 
 
 def table(found: dict[str, dict[str, float]]) -> str:
-    """As docs/rdma.md has it."""
+    """Return the table of docs/rdma.md."""
     lines = ["| | TCP | RDMA | |", "|---|---|---|---|"]
     for name, of in found.items():
         tcp, rdma = (of[transport] for transport in TRANSPORTS)
@@ -190,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    asked.add_argument("--work", default="", metavar="TEXT", help="what has this in its name")
+    asked.add_argument("--work", default="", metavar="TEXT", help="works whose names contain this")
     asked.add_argument("--loop", choices=LOOPS, default="asyncio", help="%(default)s")
     asked.add_argument("--rounds", type=int, default=3, help="runs of each (%(default)s)")
     asked.add_argument("--keep", type=Path, metavar="DIRECTORY", help="callgrind's files, for callgrind_annotate")

@@ -1,7 +1,7 @@
 """Both transports between two machines: one message and its answer, and a stream, each with a checksum at both ends.
 
-A connection begins with a request of what is to come: ``ECHO`` has every byte sent back, ``STREAM`` has them counted
-and answered with how many they were, their CRC-32, and the CPU time that the server took for them.
+A connection begins with a request: after ``ECHO`` the server sends every byte back; after ``STREAM`` it returns the
+number of bytes, their CRC-32, and the CPU time that it used for them.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from bench.job import percentile
 from bench.ticker import INTERVAL, Ticker
 
 REQUEST = struct.Struct(">4sB?Q")
-"""Magic, what, whether there are checksums, and how many bytes follow."""
+"""Magic, kind, whether there are checksums, and the number of bytes that follow."""
 ANSWER = struct.Struct(">QId")
-"""How many bytes came, their checksum, and the server's CPU seconds."""
+"""Number of received bytes, their checksum, and the server's CPU seconds."""
 MAGIC = b"APB1"
 ECHO, STREAM = 0, 1
 SIZES = (64, 4096, 65536)
 MESSAGE = 1024 * 1024
-"""Bytes of each write of a stream, at most."""
+"""Maximum bytes of each write of a stream."""
 
 Figures = dict[str, dict[str, float]]
 
 
 class WrongBytesError(RuntimeError):
-    """What came is not what was sent."""
+    """The received bytes differ from the sent ones."""
 
 
 class _Served:
@@ -71,7 +71,7 @@ class _Served:
             return
         self._came += len(rest)
         if self._what == ECHO:
-            # What is written must stay, and what was received does not.
+            # Written memory must not change, and received memory is reused, so copy.
             if not self._transport.write([bytes(rest)]):
                 self._transport.pause_reading()
             return
@@ -90,7 +90,7 @@ class _Served:
 
 
 async def serve(listeners: Mapping[str, Listener], host: str, port: int) -> dict[str, Listening]:
-    """Answer at ``port``, and the ports after it (or any ports, where it is 0), a listener at each."""
+    """Serve at ``port`` and the ports after it, with a listener at each; 0 selects free ports."""
     found = {}
     for number, (name, listener) in enumerate(listeners.items()):
         found[name] = await listener.listen(host, port and port + number, _Served)
@@ -98,7 +98,7 @@ async def serve(listeners: Mapping[str, Listener], host: str, port: int) -> dict
 
 
 def serve_until_interrupted(host: str, port: int, device: str | None, gid: str | None) -> int:
-    """RDMA at ``port`` and TCP at the next one; without RDMA there is nothing to compare."""
+    """Serve RDMA at ``port`` and TCP at the next one; fail without RDMA, as there is nothing to compare."""
 
     async def run() -> None:
         ended = asyncio.Event()
@@ -151,7 +151,7 @@ class _Peer:
             self._coming.set_result(None)
 
     async def write(self, data: Buffer) -> None:
-        """Write, and wait until ``data`` may be reused."""
+        """Write ``data``, and wait until it may be reused."""
         if self._lost is not None:
             raise self._lost
         self._writable.clear()
@@ -161,7 +161,7 @@ class _Peer:
             await self._writable.wait()
 
     async def read(self, size: int) -> bytes:
-        """The next ``size`` bytes."""
+        """Return the next ``size`` bytes."""
         while len(self.received) < size:
             if self._lost is not None:
                 raise self._lost
@@ -173,7 +173,7 @@ class _Peer:
 
 
 class Payload:
-    """Random bytes in memory of their own, which RDMA may gather from."""
+    """Random bytes in separate memory, which RDMA may gather from."""
 
     def __init__(self, size: int = 64 * MESSAGE) -> None:
         self.memory = mmap.mmap(-1, size)
@@ -181,7 +181,7 @@ class Payload:
         self.view = memoryview(self.memory)
 
     def pieces(self, total: int, most: int) -> list[memoryview]:
-        """So many bytes, in pieces, each from another place."""
+        """Return ``total`` bytes in pieces of at most ``most`` bytes, each from another offset."""
         found = []
         start = 0
         while total:
@@ -206,10 +206,10 @@ async def _close(peer: _Peer) -> None:
 
 
 async def echo(peer: _Peer, payload: Payload, size: int, count: int) -> dict[str, float]:
-    """Latencies of a message and its answer, in microseconds.
+    """Measure the latencies of a message and its answer, in microseconds.
 
     Raises:
-        WrongBytesError: an answer is another message.
+        WrongBytesError: an answer differs from its message.
     """
     await peer.write(REQUEST.pack(MAGIC, ECHO, True, 0))
     taken = []
@@ -231,10 +231,10 @@ async def echo(peer: _Peer, payload: Payload, size: int, count: int) -> dict[str
 
 
 async def stream(peer: _Peer, payload: Payload, total: int, *, checked: bool) -> dict[str, float]:
-    """Throughput until the server has said that everything came, and the CPU time of both sides for a MiB.
+    """Measure the throughput until the server confirms all bytes, and the CPU time of both sides for each MiB.
 
     Raises:
-        WrongBytesError: the server's count or checksum is another one.
+        WrongBytesError: the server's count or checksum differs.
     """
     pieces = payload.pieces(total, MESSAGE)
     crc = 0
@@ -259,7 +259,7 @@ async def stream(peer: _Peer, payload: Payload, total: int, *, checked: bool) ->
 
 
 def connectors(device: str | None, gid: str | None) -> dict[str, Connector]:
-    """RDMA, and TCP beside it, in the order of the server's ports.
+    """Return connectors for RDMA and TCP, in the order of the server's ports.
 
     Raises:
         SystemExit: there is no pyverbs.
@@ -280,9 +280,9 @@ async def measure(
     echoes: int,
     checked: bool,
 ) -> Figures:
-    """Every transport in turn, in another order each round; medians over the rounds.
+    """Measure every transport, in another order each round; return medians over the rounds.
 
-    ``loop_late_max_ms``: how late a timer of this process's loop was at most, from before connecting to after closing.
+    ``loop_late_max_ms``: greatest lateness of a timer of this process's loop, from before connecting to after closing.
     """
     payload = Payload()
     ports = {name: port + number for number, name in enumerate(connectors)} if isinstance(port, int) else port
@@ -290,14 +290,14 @@ async def measure(
     names = list(connectors)
 
     async def one(name: str, label: str, work: Callable[[_Peer], Awaitable[dict[str, float]]]) -> None:
-        # From before the memory is registered, which is when there is a connection.
+        # Before the memory is registered, which happens when there is a connection.
         ticker = Ticker(asyncio.get_running_loop())
         peer = await _connected(connectors[name], host, ports[name])
         try:
             found = await work(peer)
         finally:
             await _close(peer)
-        # It may all have taken less than a tick.
+        # All of it may have taken less than a tick.
         await asyncio.sleep(2 * INTERVAL)
         late = ticker.stop()["late_max_ms"]
         runs.setdefault(f"{label}, {name.upper()}", []).append(found | {"loop_late_max_ms": late})
@@ -322,7 +322,7 @@ async def measure(
 
 
 def table(found: Figures) -> str:
-    """For people."""
+    """Return the results as text."""
     lines = []
     for label, of in found.items():
         cells = ", ".join(f"{name} {value:,.1f}" for name, value in of.items())
@@ -331,12 +331,12 @@ def table(found: Figures) -> str:
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """Host and port.
+    """Return host and port.
 
     Raises:
-        ValueError: it is no address.
+        ValueError: the text is not an address.
     """
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65535:
-        raise ValueError(f"give HOST:PORT, not {text!r}; TCP is at the port after that")
+        raise ValueError(f"invalid address {text!r}: give HOST:PORT; TCP uses the next port")
     return host.strip("[]"), int(port)

@@ -1,4 +1,4 @@
-"""What the calls of the layer below a transport take, a socket's or verbs, in CPU time of their thread."""
+"""CPU time of the calls of the layer below a transport: a socket's calls, or verbs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def clock_cost() -> float:
-    """Nanoseconds of one look at the thread's clock."""
+    """Return the nanoseconds that one reading of the thread's clock takes."""
     found = []
     for _ in range(200):
         began = time.thread_time_ns()
@@ -30,18 +30,18 @@ def clock_cost() -> float:
 
 
 class Layer:
-    """How many calls there were, and what they took; of the thread that made this alone."""
+    """Number and total time of the calls by the thread that created this object."""
 
     def __init__(self) -> None:
         self.calls = 0
         self.nanoseconds = 0
 
     def begin(self) -> None:
-        """Count from now on."""
+        """Start counting."""
         self.calls = self.nanoseconds = 0
 
     def end(self) -> Measurement:
-        """What was counted."""
+        """Return the counts so far."""
         return {"layer_calls": self.calls, "layer_ns": self.nanoseconds}
 
     def timed(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
@@ -55,7 +55,7 @@ class Layer:
 
 
 class _TimedSocket(socket.socket):
-    # As a socket has no dictionary in which a method is looked for first.
+    # Like a socket, without a dictionary in which methods would be looked up first.
     __slots__ = ("layer",)
     layer: Layer
 

@@ -1,4 +1,4 @@
-"""What is printed and written: tables, verdicts, JSON."""
+"""Output of the bench: tables, verdicts, JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PACKAGES = ("aioproducer", "aiokafka", "confluent-kafka", "kafka-python", "uvlo
 
 
 def environment() -> dict[str, Any]:
-    """The machine and what ran on it."""
+    """Return facts about the machine and its software."""
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "machine": platform.platform(),
@@ -42,7 +42,7 @@ def environment() -> dict[str, Any]:
 
 
 def _build() -> str:
-    """Which build of this project is measured."""
+    """Return the measured build of this project."""
     found = find_spec("aioproducer._client.hot_path")
     assert found is not None
     assert found.origin is not None
@@ -63,13 +63,13 @@ def _processor() -> str:
 
 
 def spread(measurements: Sequence[Measurement], key: str) -> tuple[float, float, float] | None:
-    """Median, least and most of a figure; None where nothing has it."""
+    """Return median, least and most of a figure; None if no measurement has it."""
     found = [one[key] for one in measurements if key in one]
     return (statistics.median(found), min(found), max(found)) if found else None
 
 
 def _ours(outcome: Outcome) -> str | None:
-    """The row that others are compared with: the first of this project's."""
+    """Return the row that others are compared with: this project's first."""
     return next(
         (row.label for row in outcome.scenario.rows if CLIENTS[row.client].ours and row.label in outcome.results), None
     )
@@ -80,7 +80,7 @@ def _wide(metric: Metric) -> int:
 
 
 def table(outcome: Outcome) -> str:
-    """A line a row: medians, their range, and how often ours they are."""
+    """Return a line for each row: medians, their range, and their ratio to ours."""
     scenario = outcome.scenario
     width = max([len(row.label) for row in scenario.rows]) + 2
     reference = _ours(outcome)
@@ -107,7 +107,7 @@ def table(outcome: Outcome) -> str:
 
 
 def verdict_lines(found: Sequence[Verdict]) -> str:
-    """A line a requirement that was measured, and how many were not."""
+    """Return a line for each measured requirement, and the number of the others."""
     lines = []
     for verdict in found:
         if verdict.measured is None:
@@ -125,7 +125,7 @@ def verdict_lines(found: Sequence[Verdict]) -> str:
 
 
 def scenarios(outcomes: Sequence[Outcome], surroundings: dict[str, Any]) -> dict[str, Any]:
-    """What came of each scenario, by its name, for the JSON file; ``surroundings`` is the machine that it ran on."""
+    """Return the outcome of each scenario, by its name, for the JSON file; ``surroundings`` describes the machine."""
     return {
         outcome.scenario.name: {
             "title": outcome.scenario.title,
@@ -141,13 +141,13 @@ def scenarios(outcomes: Sequence[Outcome], surroundings: dict[str, Any]) -> dict
 
 
 def recorded(path: Path) -> dict[str, Any]:
-    """The scenarios of a JSON file that an earlier run has written; none where there is no file."""
+    """Return the scenarios in the JSON file of an earlier run; none without such a file."""
     found: dict[str, Any] = json.loads(path.read_text())["scenarios"] if path.exists() else {}
     return found
 
 
 def document(settings: dict[str, Any], surroundings: dict[str, Any], of_scenarios: dict[str, Any]) -> dict[str, Any]:
-    """Everything, for the JSON file."""
+    """Return the content of the JSON file."""
     results = {name: scenario["results"] for name, scenario in of_scenarios.items()}
     found = verdicts(results)
     return {

@@ -1,4 +1,4 @@
-"""Runs scenarios: each run in a process of its own, clients in another order each round, what is stored counted."""
+"""Runs scenarios: each run in its own process, clients in another order each round, stored records counted."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ LONGEST_RUN = 600.0
 NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 # A commit is answered before its markers are written, which takes milliseconds.
 MARKERS_WITHIN = 5.0
-# Records that make the broker's compiler warm: large requests first, then small ones.
-# Scenarios of fewer records take no other number.
+# Records that warm up the broker's compiler: large requests first, then small ones.
+# Scenarios of fewer records use the same number.
 THROUGHPUT_RECORDS = 100_000
 
 WARM_UP = (Job("unkept", records=3_000_000), Job("alone", records=30_000, linger_ms=0))
 QUICK_WARM_UP = (Job("unkept", records=1_000_000), Job("alone", records=5_000, linger_ms=0))
-# Of text, in each codec of a scenario: what the broker looks through a compressed batch with is other code.
+# Records of text in each codec of a scenario: the broker reads compressed batches with other code.
 TEXT_WARM_UP, QUICK_TEXT_WARM_UP = 2_000_000, 200_000
 
 Say = Callable[[str], None]
@@ -39,7 +39,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Outcome:
-    """What came out of a scenario: by row, the measurements of its rounds, or why there are none."""
+    """The outcome of a scenario: for each row, the measurements of its rounds, or why there are none."""
 
     scenario: Scenario
     rounds: int
@@ -49,9 +49,10 @@ class Outcome:
 
 
 def order(of: list[Row], round_number: int) -> list[Row]:
-    """The rows of a round: another first in each, every second round backwards; who needs others' batches last.
+    """Return the rows of a round: each begins with another row, every second one is reversed.
 
-    Whoever comes first finds the broker's caches coldest, and whoever comes after a heavy one its leavings.
+    The first row runs with the broker's coldest caches, and a row after a heavy one is affected by its after-effects.
+    Rows that need another row's batches run last.
     """
     shift = round_number % len(of)
     turned = of[shift:] + of[:shift]
@@ -61,13 +62,13 @@ def order(of: list[Row], round_number: int) -> list[Row]:
 
 
 def codecs(chosen: list[Scenario]) -> list[str]:
-    """The codecs in which these scenarios send text."""
+    """Return the codecs in which these scenarios send text."""
     options = [one.options | row.options for one in chosen if one.text for row in one.rows]
     return sorted({one["compression"] for one in options if "compression" in one})
 
 
 def derived(measured: Measurement) -> Measurement:
-    """With CPU time a record and records a second, where records were measured; the same of transactions."""
+    """Add CPU time a record and records a second, if records were measured; the same for transactions."""
     if not measured.get("records") or "user" not in measured:
         return measured
     cpu = measured["user"] + measured["system"]
@@ -79,14 +80,14 @@ def derived(measured: Measurement) -> Measurement:
 
 
 class RunError(Exception):
-    """A run came to nothing; the text is the last line of what it said."""
+    """A run failed; the text is the last line of its output."""
 
 
 def run(client_name: str, job: Job) -> Measurement:
-    """One run in a child; measured there.
+    """Run once in a child process, which measures itself.
 
     Raises:
-        RunError: it did not end well.
+        RunError: the run failed.
     """
     client = CLIENTS[client_name]
     return derived(run_module(client.module, replace(job, loop=client.loop), client.environment))
@@ -95,13 +96,13 @@ def run(client_name: str, job: Job) -> Measurement:
 def run_module(
     module: str, job: Job, environment: Mapping[str, str] = NO_ENVIRONMENT, longest: float = LONGEST_RUN
 ) -> Measurement:
-    """Run a job of a module in a child, for at most ``longest`` seconds; ``environment`` is added to its own.
+    """Run a job of a module in a child process, for at most ``longest`` seconds; ``environment`` is added to its own.
 
     Raises:
-        RunError: it did not end well.
+        RunError: the run failed.
     """
     environment = {**os.environ, **environment}
-    # An installed package has its bytecode; a checkout's is written by whoever imports it first.
+    # An installed package has bytecode; that of a checkout is written on first import.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         finished = subprocess.run(
@@ -123,7 +124,7 @@ def run_module(
 
 
 def job_of(scenario: Scenario, row: Row, chosen: dict[str, Any], quick: bool) -> Job:
-    """The job of a row: the scenario's options, the row's, those for quick runs, and then what the caller chose."""
+    """Return the job of a row: the scenario's options, the row's, those of quick runs, then the caller's."""
     options = {**scenario.options, **row.options, **(scenario.quick if quick else {}), **chosen}
     known = {one.name for one in fields(Job)}
     assert options.keys() <= known, options.keys() - known
@@ -131,7 +132,7 @@ def job_of(scenario: Scenario, row: Row, chosen: dict[str, Any], quick: bool) ->
 
 
 class Run:
-    """All that is asked for with one command line."""
+    """The runs of one command line."""
 
     def __init__(self, *, quick: bool, rounds: int, clients: str, records: int, say: Say) -> None:
         self._quick = quick
@@ -142,7 +143,7 @@ class Run:
         self._number = 0
 
     def scenarios(self, chosen: list[Scenario]) -> list[Outcome]:
-        """Run them, those that want as many brokers together: nobody else is to see thousands of topics."""
+        """Run the scenarios, grouped by their number of brokers: others must not run with thousands of topics."""
         outcomes = []
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             values = Path(folder) / "values"
@@ -156,7 +157,7 @@ class Run:
         return outcomes
 
     def _warm(self, started: Brokers, chosen: list[Scenario], values: Path) -> None:
-        """Nobody's numbers."""
+        """Warm up the brokers, without measuring."""
         jobs = [("confluent-kafka", job) for job in (QUICK_WARM_UP if self._quick else WARM_UP)]
         text = Job("unkept", values_file=str(values), records=QUICK_TEXT_WARM_UP if self._quick else TEXT_WARM_UP)
         jobs += [("aioproducer (uvloop)", replace(text, compression=codec)) for codec in codecs(chosen)]
@@ -199,12 +200,12 @@ class Run:
         return outcome
 
     def _row(self, started: Brokers, scenario: Scenario, row: Row, outcome: Outcome, values: Path) -> Measurement:
-        # Where it is not throughput that is measured, a record is a round trip, or a whole process.
+        # In scenarios that do not measure throughput, a record is a round trip, or a whole process.
         chosen = self._chosen if scenario.options.get("records", 0) >= THROUGHPUT_RECORDS else {}
         job = job_of(scenario, row, chosen, self._quick)
         if row.batches_of:
             if row.batches_of not in outcome.results:
-                raise RunError(f"how many records a batch has, {row.batches_of} tells, which has not run")
+                raise RunError(f"the number of records in a batch is that of {row.batches_of}, which has not run")
             job = replace(job, records_a_batch=round(outcome.results[row.batches_of][-1]["records_a_batch"]))
         if scenario.text:
             job = replace(job, values_file=str(values))
@@ -222,7 +223,7 @@ class Run:
             used = started.cpu_seconds() - used
             sent = measured.get("sent")
             if sent is not None:
-                # Of the whole run: the warm-up's records cost the brokers as much as those that are measured.
+                # Of the whole run: the warm-up's records cost the brokers as much as the measured ones.
                 measured["broker_cpu_us"] = used / sent * 1e6
                 markers = measured.get("markers", 0)
                 stored = started.stored(topics, job.partitions) - before - markers

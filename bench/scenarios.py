@@ -1,4 +1,4 @@
-"""What is measured: each scenario is data. A row of a scenario is a client at a work, with what sets it apart."""
+"""The scenarios, as data. A row of a scenario is a client and its work, with the options that differ."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.clients import CLIENTS
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of a measurement: its key, what a plot calls it, and how it is written."""
+    """A figure of a measurement: its key, its name in plots, and its format."""
 
     key: str
     title: str
@@ -40,18 +40,18 @@ class Row:
     work: str
     name: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
-    # The row whose average number of records a batch it needs.
+    # The row with the average number of records in a batch that this row needs.
     batches_of: str = ""
 
     @property
     def label(self) -> str:
-        """What tables and plots call it."""
+        """The name in tables and plots."""
         return self.name or self.client
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """``records`` and ``warm_up`` of each run; ``quick`` replaces fields of the Job where it has to be quick."""
+    """A scenario: ``records`` and ``warm_up`` of each run; ``quick`` replaces fields of the Job in quick runs."""
 
     name: str
     title: str
@@ -59,15 +59,15 @@ class Scenario:
     metrics: tuple[Metric, ...] = (CPU, RATE)
     options: Mapping[str, Any] = field(default_factory=dict)
     quick: Mapping[str, Any] = field(default_factory=dict)
-    # At most so many rounds, of what takes long and varies little.
+    # Maximum number of rounds, for long runs that vary little.
     most_rounds: int = 1000
-    # Left out with --quick unless asked for.
+    # Omitted with --quick unless selected.
     slow: bool = False
     # Two for 20,000 partitions: a broker has a file open for each, and one process may often open no more.
     brokers: int = 1
-    # 500-byte text instead of 100 bytes.
+    # Values are text of 500 bytes instead of 100 bytes.
     text: bool = False
-    # A plot of values far apart.
+    # Logarithmic axis, for values far apart.
     logarithmic: bool = False
 
 
@@ -76,7 +76,7 @@ def _rows(work: str, *clients: str, **options: Any) -> tuple[Row, ...]:
 
 
 OURS = ("aioproducer (uvloop)", "aioproducer (asyncio)")
-# The warm-up is more than a buffer of 32 MiB: the first touch of a page, which is dear, is of the start.
+# The warm-up exceeds a buffer of 32 MiB, because the first access to each page is expensive.
 _SENDING = {"records": 1_000_000, "warm_up": 400_000}
 _QUICK = {"records": 100_000, "warm_up": 25_000}
 _CODECS = ("none", "lz4", "zstd", "gzip")
@@ -91,7 +91,7 @@ def _crowd(name: str, coroutines: int) -> Scenario:
         f"{coroutines:,} coroutines, each awaiting each of its sends in turn, linger 0",
         (
             *_rows("crowd", *OURS),
-            # They take many times as long, of which starting the coroutines is little.
+            # These runs take many times as long, so that starting the coroutines counts little.
             *_rows("crowd", *peers, records=300_000),
             Row("nothing but uvloop", "crowd", "waking up alone (uvloop)"),
             Row("nothing but asyncio", "crowd", "waking up alone (asyncio)"),
@@ -196,8 +196,8 @@ def _spark(name: str, title: str, work: str, **options: Any) -> Scenario:
             Metric("driver_mib", "JVM, MiB", ",.0f"),
             Metric("memory_mib", "JVM and Python, MiB", ",.0f"),
         ),
-        # With fewer rows before, the JVM still compiles while it is measured, in one run for as long as the write
-        # itself takes and in the next for a tenth of that.
+        # With a shorter warm-up, the JVM still compiles during the measurement: in one run for as long as the write
+        # itself takes, in the next for a tenth of that.
         options={"records": 2_000_000, "warm_up": 8_000_000, **options},
         quick={"records": 200_000, "warm_up": 200_000},
         slow=True,
@@ -388,7 +388,7 @@ SCENARIOS: tuple[Scenario, ...] = (
             ),
         ),
         (CPU, RATE, Metric("records_a_batch", "records a batch")),
-        # Full at 8 records of 100 bytes, which take 107 each after the batch's 61, long before it has lingered.
+        # Full at 8 records of 100 bytes (107 bytes each after the batch's 61), long before the end of its linger.
         options={"records": 320_000, "warm_up": 160_000, "batch_size": 61 + 8 * 107 + 60, "linger_ms": 60_000},
         brokers=2,
         slow=True,
@@ -406,7 +406,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     Scenario(
         "7-idle",
-        "a started producer with nothing to do",
+        "a started, idle producer",
         (
             *_rows("idle", *OURS),
             Row("nothing but uvloop", "idle", "sleeping program (uvloop)"),
@@ -459,19 +459,19 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     *map(_transactions, (1, 100)),
     *map(_pooled_transactions, (1, 100)),
-    # 16 KiB is what both producers have by default.
+    # 16 KiB is the default of both producers.
     _spark("spark-plain", "defaults", "defaults", batch_size=16 * 1024),
     _spark("spark-lz4", "lz4 and batches of 128 KiB", "large_batches", compression="lz4"),
 )
 
 
 def select(names: str, quick: bool) -> list[Scenario]:
-    """The scenarios whose names are, or begin with, one of ``names`` (commas between); all of them for none.
+    """Return the scenarios whose names begin with one of ``names`` (separated by commas); all if it is empty.
 
-    A number is whole: "1" selects "1a" and not "10-paced".
+    Numbers match as a whole: "1" selects "1a" but not "10-paced".
 
     Raises:
-        ValueError: a name fits nothing.
+        ValueError: a name matches no scenario.
     """
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     if not wanted:
@@ -488,7 +488,7 @@ def _begins(whole: str, beginning: str) -> bool:
 
 
 def rows(scenario: Scenario, clients: str) -> list[Row]:
-    """The rows whose labels contain one of ``clients`` (commas between); all of them for none."""
+    """Return the rows whose labels contain one of ``clients`` (separated by commas); all if it is empty."""
     wanted = [name.strip() for name in clients.split(",") if name.strip()]
     return [row for row in scenario.rows if not wanted or any(name in row.label for name in wanted)]
 

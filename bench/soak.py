@@ -1,8 +1,8 @@
 """The soak: does memory stay flat, and do latencies stay bounded, over minutes? Against Apache Kafka on this machine.
 
-This project's producer, on uvloop in a process of its own, sends values of 100 bytes without a pause, and then as long
-at a fifth of that rate with a burst at the beginning of each second. Beside that one send is awaited every 10 ms.
-Samples of each second go to soak.json and soak.svg.
+This project's producer, on uvloop in its own process, sends values of 100 bytes without a pause. Then it sends for the
+same time at a fifth of that rate, with a burst at the beginning of each second. In addition, one send is awaited every
+10 ms. Samples of each second are written to soak.json and soak.svg.
 
     python -m bench.soak --seconds 180 --output build/bench/soak
 
@@ -26,12 +26,12 @@ from bench.runner import ROOT, RunError, run_module
 from bench.soaking import FULL_RATE, SHARED_RATE
 
 TOPIC = "soak"
-# More of the buffer than this, in the second half of a phase, is growth.
+# Share of the buffer above which an increase in the second half of a phase is growth.
 GROWTH_SHARE = 0.1
 FEWEST_SECONDS = 3
-# In the child, beside the phases: the start, a buffer filled once, and records that are flushed.
+# Seconds of the child apart from the phases: the start, filling the buffer once, and the last flush.
 _LONGEST_BESIDE = 300.0
-# Without these, three minutes at full rate would fill 60 GB of disk.
+# Without these limits, three minutes at full rate would fill 60 GB of disk.
 _PROPERTIES = {"log.retention.check.interval.ms": "1000", "log.initial.task.delay.ms": "1000"}
 _TOPIC_CONFIG = {
     "retention.bytes": str(256 * 2**20),
@@ -41,7 +41,7 @@ _TOPIC_CONFIG = {
 
 
 def growth(samples: Sequence[float]) -> float:
-    """Return by how much the median of the last quarter exceeds that of the quarter before.
+    """Return by how much the median of the last quarter exceeds that of the previous quarter.
 
     Raises:
         ValueError: there are fewer than three samples.
@@ -54,7 +54,7 @@ def growth(samples: Sequence[float]) -> float:
 
 
 def problems(measured: Measurement, buffer_memory: int) -> list[str]:
-    """What is wrong with a soak; ``buffer_memory`` is in bytes."""
+    """Return the problems of a soak; ``buffer_memory`` is in bytes."""
     found = []
     if measured["failed"]:
         found.append(f"{measured['failed']:,} records failed, the first for {measured['first_failure']}")
@@ -72,7 +72,7 @@ def problems(measured: Measurement, buffer_memory: int) -> list[str]:
 
 
 def summary(samples: Sequence[Measurement]) -> str:
-    """A line for each phase: medians of its samples, and the longest latency."""
+    """Return a line for each phase: medians of its samples, and the longest latency."""
     lines = []
     for phase in (FULL_RATE, SHARED_RATE):
         of_phase = [one for one in samples if one["phase"] == phase]
@@ -91,17 +91,17 @@ def summary(samples: Sequence[Measurement]) -> str:
 
 
 def measure(seconds: int) -> tuple[Job, Measurement]:
-    """Run the soak against a broker that keeps little of what it gets; return what the child was asked for, too.
+    """Run the soak against a broker that soon deletes records; return the measurements and the child's job.
 
     Raises:
-        RunError: it did not end well, or the broker has not stored what was acknowledged.
-        BrokerError: the broker did not do what was asked of it.
+        RunError: the run failed, or the broker has not stored all acknowledged records.
+        BrokerError: the broker did not carry out an operation.
     """
     with brokers(1, _PROPERTIES) as started:
         job = Job("soak", started.bootstrap, TOPIC, loop="uvloop", seconds=seconds)
         started.create(TOPIC, job.partitions, _TOPIC_CONFIG)
         measured = run_module("bench.soaking", job, longest=2 * seconds + _LONGEST_BESIDE)
-        # By the latest offsets: these count also what the broker has deleted.
+        # By the latest offsets, which also count deleted records.
         stored = started.stored([TOPIC], job.partitions)
     if stored < measured["acknowledged"]:
         raise RunError(f"{stored:,} of {measured['acknowledged']:,} acknowledged records were stored")
@@ -109,11 +109,11 @@ def measure(seconds: int) -> tuple[Job, Measurement]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the soak; return 1 if something is wrong with it."""
+    """Run the soak; return 1 if it has a problem."""
     asked = argparse.ArgumentParser(
         prog="python -m bench.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    asked.add_argument("--seconds", type=int, default=180, help="of each of the two phases (180)")
+    asked.add_argument("--seconds", type=int, default=180, help="seconds of each of the two phases (180)")
     asked.add_argument("--output", type=Path, help="folder for soak.json and soak.svg (build/bench/ and the time)")
     chosen = asked.parse_args(arguments)
     if chosen.seconds < FEWEST_SECONDS:

@@ -16,16 +16,16 @@ from bench.pacing import at_rate
 
 FULL_RATE, SHARED_RATE = "full rate", "20 % of it, with bursts"
 SHARE = 0.2
-# Each second begins with a burst: this multiple of the rate, for this many seconds.
+# Each second begins with a burst: this multiple of the rate, for this part of a second.
 BURST_FACTOR, BURST_SECONDS = 10, 0.02
-# Awaited sends a second, beside the others.
+# Awaited sends a second, in addition to the others.
 PROBES = 100
-# Between two looks at what is due, in seconds.
+# Seconds between two checks for due records.
 _TICK = 0.001
 
 
 def planned(elapsed: float, rate: float) -> int:
-    """How many records are due ``elapsed`` seconds after the start at ``rate`` records/s, with bursts on top."""
+    """Return how many records are due ``elapsed`` seconds after the start, at ``rate`` records/s plus bursts."""
     whole = math.floor(elapsed)
     within = elapsed - whole
     a_second = rate * (1 + (BURST_FACTOR - 1) * BURST_SECONDS)
@@ -81,7 +81,7 @@ class _Outcomes:
 
 
 class _Run:
-    """What both phases share."""
+    """The state that both phases share."""
 
     def __init__(self, job: Job, producer: Any, outcomes: _Outcomes) -> None:
         import psutil
@@ -91,14 +91,14 @@ class _Run:
         self._outcomes = outcomes
         self._process = psutil.Process()
         self._began = monotonic()
-        # Nanoseconds of each probe since the last sample.
+        # Latencies of the probes since the last sample, in nanoseconds.
         self._taken: list[int] = []
         self.sent = 0
 
     async def fill_buffer(self) -> None:
-        """Use all of the buffer's memory once: its pages are resident from then on."""
+        """Use all of the buffer's memory once, so that its pages are resident."""
         await self._producer.send(self._job.topic, VALUE)
-        # A record takes less than this: none has to wait in line, outside of the buffer.
+        # A record takes less than this, so that none has to wait outside the buffer.
         count = self._job.buffer_memory // (len(VALUE) + 20)
         for _ in repeat(None, count):
             self._producer.send(self._job.topic, VALUE)
@@ -141,7 +141,7 @@ class _Run:
         self.sent += count
 
     async def _probe(self) -> None:
-        """Await a send every 10 ms, each in a task of its own; latency counts from the scheduled time."""
+        """Await a send every 10 ms, each in its own task; latency counts from the scheduled time."""
         from aioproducer.errors import KafkaError
 
         async def one(scheduled: int) -> None:
@@ -162,7 +162,7 @@ class _Run:
         began = monotonic()
         for second in range(1, round(self._job.seconds) + 1):
             await asyncio.sleep(max(began + second - monotonic(), 0))
-            # The kernel looks at each page. In a thread that holds up no callback of the loop.
+            # The kernel visits each page. In a thread this delays no callback of the loop.
             memory = await loop.run_in_executor(None, self._process.memory_full_info)
             taken, self._taken = self._taken, []
             more = {
@@ -174,7 +174,7 @@ class _Run:
 
 
 async def soak(job: Job) -> Measurement:
-    """``seconds`` at full rate, then as long at a share of that rate, with bursts."""
+    """Send for ``seconds`` at full rate, then for the same time at a share of that rate, with bursts."""
     outcomes = _Outcomes()
     async with new_producer(job, on_error=outcomes.fail, hooks=[outcomes]) as producer:
         run = _Run(job, producer, outcomes)

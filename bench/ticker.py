@@ -1,8 +1,8 @@
-"""How late a timer of 1 ms fires while its loop has other work, and how long the loop's callbacks take.
+"""Lateness of a timer of 1 ms while its loop has other work, and the duration of the loop's callbacks.
 
-The ticks stand on a grid of 1 ms that nothing shifts. A loop that is held for 50 ms makes 50 ticks late, by 50, 49,
-..., 1 ms, although one callback alone runs late: all 50 are counted, or else the worse a loop does the fewer samples
-tell of it (coordinated omission). What callbacks alone saw, as ``asyncio.sleep(0.001)`` in a loop would, is beside it.
+Ticks are scheduled on a fixed grid of 1 ms. If the loop is blocked for 50 ms, 50 ticks are late, by 50, 49, ..., 1 ms,
+although only one callback runs late. All 50 are counted; otherwise a slower loop would have fewer samples (coordinated
+omission). The lateness of the callbacks alone, as ``asyncio.sleep(0.001)`` in a loop would see, is reported too.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ INTERVAL = 0.001
 
 
 class Ticker:
-    """Ticks from when it is made until ``stop``."""
+    """Ticks from its creation until ``stop``."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        # Not loop.time(): uvloop's is that of the turn's beginning, which knows nothing of what the turn has taken.
+        # Not loop.time(): uvloop's is the start of the current iteration.
         self._next = time.monotonic() + INTERVAL
         self._seen: list[float] = []
         self._missed: list[float] = []
@@ -43,14 +43,14 @@ class Ticker:
             self._next += INTERVAL
 
     def stop(self) -> Measurement:
-        """Milliseconds of lateness."""
+        """Return the lateness in milliseconds."""
         self._handle.cancel()
         self._miss(time.monotonic())
         return summary(self._seen, self._missed)
 
 
 def summary(seen: list[float], missed: list[float]) -> Measurement:
-    """Percentiles, in milliseconds, of lateness in seconds: of every tick of the grid, and of those that ran."""
+    """Return percentiles, in milliseconds, of lateness in seconds: of every tick of the grid, and of those that ran."""
     every = sorted(seen + missed)
     ran = sorted(seen)
     return {
@@ -62,11 +62,11 @@ def summary(seen: list[float], missed: list[float]) -> Measurement:
 
 
 class Callbacks:
-    """Thread CPU time of each callback that the plain loop runs, by what was called.
+    """Thread CPU time of each callback that asyncio's loop runs, by the name of the called function.
 
-    The plain loop runs every callback, timer and step of a task through ``asyncio.Handle._run``; that is replaced by
-    one that reads the thread's CPU clock before and after. Nothing runs outside of it but the loop's own selector. What
-    a thread of an executor does is not the loop's; what the garbage collector does in a callback is.
+    asyncio's loop runs every callback, timer and step of a task through ``asyncio.Handle._run``, which is replaced by a
+    function that reads the thread's CPU clock before and after. Only the loop's own selector runs outside it. Executor
+    threads do not count; garbage collection inside a callback does.
     """
 
     def __init__(self) -> None:
@@ -89,9 +89,9 @@ class Callbacks:
         asyncio.Handle._run = self._run  # type: ignore[method-assign]
 
     def summary(self, ours_begin: str, callers: str = "") -> Measurement:
-        """In microseconds, of the callbacks whose names begin so.
+        """Return figures in microseconds of the callbacks whose names begin with the given prefix.
 
-        ``callers`` names the caller's task: its steps are its own work and ``send``'s together.
+        ``callers`` names the caller's task: its steps contain its own work and that of ``send``.
         """
         ours = sorted(one for name, taken in self.taken.items() if name.startswith(ours_begin) for one in taken)
         callers_own = sorted(self.taken.get(callers, []))
@@ -106,7 +106,7 @@ class Callbacks:
 
 
 def name_of(callback: object) -> str:
-    """Where a callback comes from: module and name; for the step of a task, those of its coroutine."""
+    """Return a callback's module and name; for the step of a task, those of its coroutine."""
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
         coroutine = owner.get_coro()

@@ -1,4 +1,4 @@
-"""What has to hold, and whether it does: a limit for each requirement, and how it is measured."""
+"""Requirements and verdicts: a limit for each requirement, and how it is measured."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from bench.job import Measurement
 
 Results = Mapping[str, Mapping[str, Sequence[Measurement]]]
-"""By scenario and row, the measurements of the rounds."""
+"""The measurements of the rounds, by scenario and row."""
 
 Figures = Callable[[Results], list[float]]
 
 
 def figure(scenario: str, row: str, key: str) -> Figures:
-    """A figure, round by round."""
+    """Return a function for the values of a figure in each round."""
 
     def find(results: Results) -> list[float]:
         return [one[key] for one in results.get(scenario, {}).get(row, ())]
@@ -36,18 +36,18 @@ def _paired(first: tuple[str, str], second: tuple[str, str], key: str, how: Call
 
 
 def ratio(first: tuple[str, str], second: tuple[str, str], key: str) -> Figures:
-    """A figure of one (scenario, row) over that of another of the same round, round by round."""
+    """Return a function for the ratio of a figure of two (scenario, row) pairs in each round."""
     return _paired(first, second, key, lambda a, b: a / b)
 
 
 def difference(first: tuple[str, str], second: tuple[str, str], key: str) -> Figures:
-    """The same with minus."""
+    """Return a function for the difference of a figure of two (scenario, row) pairs in each round."""
     return _paired(first, second, key, lambda a, b: a - b)
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """``text`` is measured by ``figures``, whose median must be at most, or at least, ``limit``."""
+    """A requirement ``text``: the median of ``figures`` must be at most, or at least, ``limit``."""
 
     number: str
     text: str
@@ -59,7 +59,7 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``measured`` is the median of the rounds, ``least`` and ``most`` their range; None where it was not measured."""
+    """A result: ``measured`` is the median of the rounds, ``least`` and ``most`` their range; None if not measured."""
 
     requirement: Requirement
     measured: float | None
@@ -68,7 +68,7 @@ class Verdict:
 
     @property
     def holds(self) -> bool | None:
-        """None where it was not measured."""
+        """Whether the limit is kept; None if it was not measured."""
         if self.measured is None:
             return None
         if self.requirement.at_least:
@@ -77,7 +77,7 @@ class Verdict:
 
 
 def judge(requirement: Requirement, results: Results) -> Verdict:
-    """The verdict on one."""
+    """Return the verdict on a requirement."""
     found = requirement.figures(results)
     if not found:
         return Verdict(requirement, None)
@@ -85,7 +85,7 @@ def judge(requirement: Requirement, results: Results) -> Verdict:
 
 
 def scenarios_of(requirement: Requirement, results: Results) -> list[str]:
-    """The scenarios without which a requirement would not be measured."""
+    """Return the scenarios in ``results`` without which the requirement would not be measured."""
     if judge(requirement, results).measured is None:
         return []
     return [
@@ -125,7 +125,7 @@ def _requirements() -> list[Requirement]:
         add(Requirement("3", f"{loop}: CPU a record, 10,000 coroutines to 1,000", tenfold, 1.2))
         add(Requirement("4", f"{loop}: p50 to the raw socket's", ratio(("4", us), ("4", "raw socket"), "p50_us"), 1.5))
         add(Requirement("4", f"{loop}: CPU a send", figure("4", us, "cpu_us"), 50, unit="µs"))
-        # The same limit, where the machine is slower for all: it was set beside an aiokafka that took 125 µs.
+        # The same limit on a slower machine: it was set when aiokafka took 125 µs.
         beside = ratio(("4", us), ("4", aiokafka), "cpu_us")
         add(Requirement("4", f"{loop}: CPU a send to aiokafka's on {loop}", beside, 50 / 125))
         for codec in ("none", "lz4", "zstd", "gzip"):
@@ -141,7 +141,7 @@ def _requirements() -> list[Requirement]:
                 longest = figure("5-callbacks", row, "callback_max_us")
                 add(Requirement("5", f"{codec}: longest callback of ours, CPU", longest, 1000, unit="µs"))
         add(Requirement("6", f"{loop}: peak above start", figure("6", us, "peak_above_mib"), 100, unit="MiB"))
-        # Flat: not even a tenth of the buffer more in the last quarter than in the second.
+        # Flat: the last quarter exceeds the second by less than a tenth of the buffer.
         add(Requirement("6", f"{loop}: growth over the run", figure("6", us, "growth_mib"), 3.2, unit="MiB"))
         add(Requirement("6", f"{loop}: a Delivery", figure("6", us, "delivery_bytes"), 48, unit="bytes"))
         few = ("7-topics", f"{us}, 1 topic")
@@ -160,7 +160,7 @@ def _requirements() -> list[Requirement]:
         ("7-topics", "aioproducer (uvloop), 1 topic"),
         "cpu_us",
     )
-    # Nothing, but for noise.
+    # No difference, except for noise.
     add(Requirement("7", "uvloop: CPU a record beside 19,996 idle partitions to without", idle, 1.1))
     for row in ("import aioproducer", "from aioproducer import Producer"):
         add(Requirement("7", f"`{row}` over asyncio's", figure("7-import", row, "import_ms"), 30, unit="ms"))
@@ -181,5 +181,5 @@ REQUIREMENTS: tuple[Requirement, ...] = tuple(_requirements())
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    """One for every requirement, also where nothing was measured."""
+    """Return a verdict for every requirement, also for unmeasured ones."""
     return [judge(requirement, results) for requirement in REQUIREMENTS]

@@ -1,8 +1,8 @@
-"""A file into a topic, line by line; lines that Kafka rejects go to the topic TOPIC.dead-letters, with the reason.
+"""Send a file to a topic, line by line; lines that Kafka rejects go to the topic TOPIC.dead-letters, with the reason.
 
     python examples/dead_letters.py access.log access --bootstrap-servers localhost:9092
 
-The exit code is 1 when a line is in neither topic.
+The exit code is 1 if a line is in neither topic.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from aioproducer import KafkaError, Producer, Record, TopicPartition
 
 
 class DeadLetterTopic:
-    """A hook that sends each failed record to a topic of its own, by another producer.
+    """A hook that sends each failed record to a separate topic, by another producer.
 
-    Headers give the error's class and text, and whether the record may be in its topic nevertheless: a reader that
-    sends a dead letter again has to expect a duplicate then.
+    Headers contain the error's class and text, and whether the record may be in its topic nevertheless: sending such a
+    dead letter again may cause a duplicate.
     """
 
     def __init__(self, bootstrap_servers: str) -> None:
@@ -29,7 +29,7 @@ class DeadLetterTopic:
         self.producer = Producer(bootstrap_servers=bootstrap_servers, on_error=self._note)
 
     def on_record_failed(self, record: Record, error: KafkaError) -> None:
-        """Called by the failed record's producer on the event loop, so that it must not wait."""
+        """Handle a failed record; its producer calls this on the event loop, so it must not wait."""
         self.count += 1
         reason = [
             ("error", type(error).__name__.encode()),
@@ -49,10 +49,10 @@ class DeadLetterTopic:
 
 
 async def pipe(path: Path, topic: str, bootstrap_servers: str) -> int:
-    """Send every line; how many are in neither topic."""
+    """Send every line; return how many are in neither topic."""
     letters = DeadLetterTopic(bootstrap_servers)
     sent = 0
-    # The last one to close: it delivers what the other one reports while it closes.
+    # Closed last, because the other producer reports failed records while it closes.
     async with letters.producer, Producer(bootstrap_servers=bootstrap_servers, hooks=[letters]) as producer:
         with path.open("rb") as lines:
             for line in lines:
@@ -65,7 +65,7 @@ async def pipe(path: Path, topic: str, bootstrap_servers: str) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="The lines of a file into a topic, with a topic for dead letters.")
+    parser = argparse.ArgumentParser(description="Send the lines of a file to a topic, with a topic for dead letters.")
     parser.add_argument("file", type=Path)
     parser.add_argument("topic")
     parser.add_argument("--bootstrap-servers", default="localhost:9092")

@@ -1,9 +1,9 @@
-"""A file into a topic, line by line, in memory that does not grow with the file.
+"""Send a file to a topic, line by line, in memory that does not grow with the file.
 
     python examples/pipeline.py access.log access --bootstrap-servers localhost:9092
 
-``await producer.drain()`` is the back-pressure: it waits while ``buffer_memory`` is full, so that reading goes as fast
-as Kafka takes the lines and no faster. The exit code is 1 when a line was not delivered.
+``await producer.drain()`` is the back-pressure: it waits while ``buffer_memory`` is full, so that the file is read only
+as fast as Kafka accepts the lines. The exit code is 1 if a line was not delivered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aioproducer import KafkaError, Producer, TopicPartition
 
 
 async def pipe(path: Path, topic: str, bootstrap_servers: str, buffer_memory: int) -> int:
-    """Send every line; how many were not delivered."""
+    """Send every line; return how many were not delivered."""
     failures: Counter[str] = Counter()
 
     def note(where: TopicPartition, count: int, error: KafkaError) -> None:
@@ -32,7 +32,7 @@ async def pipe(path: Path, topic: str, bootstrap_servers: str, buffer_memory: in
         linger_ms=50,
         on_error=note,
     ) as producer:
-        # Reading a local file holds the loop for microseconds; a slow source belongs into asyncio.to_thread.
+        # Reading a local file blocks the loop for microseconds; read a slow source by asyncio.to_thread.
         with path.open("rb") as lines:
             for line in lines:
                 producer.send(topic, line.rstrip(b"\r\n"))
@@ -47,7 +47,7 @@ async def pipe(path: Path, topic: str, bootstrap_servers: str, buffer_memory: in
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="The lines of a file into a topic.")
+    parser = argparse.ArgumentParser(description="Send the lines of a file to a topic.")
     parser.add_argument("file", type=Path)
     parser.add_argument("topic")
     parser.add_argument("--bootstrap-servers", default="localhost:9092")

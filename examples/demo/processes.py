@@ -1,4 +1,4 @@
-"""The tool, and other programs, as processes: run to their end, or beside the demo; never left behind."""
+"""Running the tool and other programs as processes, to their end or beside the demo; none is left behind."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ TOOL = [sys.executable, "-m", "aioproducer"]
 READY = 60.0
 """Seconds that a broker may take to start."""
 STOP = 20.0
-"""Seconds that a process may take to end when it is told to."""
+"""Seconds for a process to end after SIGTERM."""
 
 ERROR = re.compile(r"(ERROR: |([A-Za-z_]\w*\.)*[A-Z]\w*(Error|Exception)\b)")
-"""How a line begins that says why a program of Python's, or pip, ended."""
+"""The start of a line with the reason for which a Python program, or pip, ended."""
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end the demo."""
 
 
 class ToolError(Exception):
-    """The tool, or another program, failed; empty where it has said why itself."""
+    """The tool, or another program, failed; the text is empty if it has printed the reason itself."""
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """What is done in the block is done whole: signals come behind it."""
+    """Delay signals until the end of the block, so that it is not interrupted."""
     came: list[int] = []
     handlers = {number: signal.signal(number, lambda number, frame: came.append(number)) for number in ENDING}
     try:
@@ -58,7 +58,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _end_all(process: subprocess.Popen[str]) -> None:
-    """As ``_end``; and what the process has started is gone as well."""
+    """End a process as ``_end`` does, together with the processes that it has started."""
     with _undisturbed():
         _end(process)
         give_up = time.monotonic() + STOP
@@ -71,13 +71,13 @@ def _end_all(process: subprocess.Popen[str]) -> None:
 
 
 def _session(leader: int) -> list[int]:
-    """Who is left of the session that ``leader`` began; nobody is found where there is no /proc."""
+    """Return the remaining processes of the session that ``leader`` began; none on systems without /proc."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
         except OSError:
-            # It ended meanwhile.
+            # The process has just ended.
             continue
         if int(session) == leader and state != "Z":
             found.append(int(stat.parent.name))
@@ -91,7 +91,7 @@ def _start(
     environment: Mapping[str, str] | None = None,
     end: Callable[[subprocess.Popen[str]], None] = _end,
 ) -> subprocess.Popen[str]:
-    """A process that ends with ``stack``."""
+    """Start a process that ends with ``stack``."""
     with _undisturbed():
         process = subprocess.Popen(
             command,
@@ -100,8 +100,8 @@ def _start(
             stderr=stderr,
             env=environment,
             text=True,
-            # A terminal's Ctrl-C is for the demo alone, which ends the others in their order: first who produces, then
-            # the broker that takes it.
+            # Only the demo receives a terminal's Ctrl-C. It ends the others in order: first the producing one, then
+            # the broker.
             start_new_session=True,
         )
         assert process.stdout is not None
@@ -111,10 +111,10 @@ def _start(
 
 
 def run(*arguments: str) -> str:
-    """What the tool prints; its progress and its errors go to the terminal.
+    """Run the tool and return its output; its progress and its errors go to the terminal.
 
     Raises:
-        ToolError: it ended with another exit code than 0.
+        ToolError: its exit code was not 0.
     """
     with ExitStack() as stack:
         process = _start(stack, [*TOOL, *arguments], stderr=None)
@@ -127,10 +127,10 @@ def run(*arguments: str) -> str:
 
 
 def program(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[str]:
-    """What a program prints, line by line as it comes; its errors go into ``log``. What it started ends with it.
+    """Run a program and yield its output line by line; its errors go to ``log``. Its child processes end with it.
 
     Raises:
-        ToolError: it ended with another exit code than 0; the text has the last error in the log.
+        ToolError: its exit code was not 0; the text has the last error in the log.
     """
     with ExitStack() as stack:
         errors = stack.enter_context(log.open("w", encoding="utf-8"))
@@ -147,17 +147,17 @@ def program(command: Sequence[str], environment: Mapping[str, str], log: Path) -
 
 @contextmanager
 def broker(*arguments: str) -> Iterator[str]:
-    """A broker beside the caller; its bootstrap address.
+    """Start a broker that ends with ``stack``, and return its bootstrap address.
 
     Raises:
-        ToolError: it did not start; the text has what it said last.
+        ToolError: it did not start; the text has its last message.
     """
     said: deque[str] = deque(maxlen=20)
     ready = threading.Event()
     addresses: list[str] = []
 
     def listen(lines: Iterable[str]) -> None:
-        # To the end: a broker whose output nobody reads would stand still when the pipe is full.
+        # Read to the end: a broker would block if nothing read its output and the pipe was full.
         for line in lines:
             said.append(line.strip())
             if line.startswith("127.0.0.1:") and not addresses:
@@ -171,7 +171,7 @@ def broker(*arguments: str) -> Iterator[str]:
         listener = threading.Thread(target=listen, args=[process.stdout], name="demo-broker-output")
         with _undisturbed():
             listener.start()
-            # Before its output is closed; and to be waited for when the process has been told to end.
+            # Registered before its output is closed; joined after the process has received SIGTERM.
             stack.callback(listener.join)
             stack.callback(_end, process)
         ready.wait(READY)

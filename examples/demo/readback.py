@@ -1,4 +1,4 @@
-"""What was produced, read back by a client of other people's: confluent-kafka, which is librdkafka."""
+"""Reading produced records back by another project's client: confluent-kafka, which uses librdkafka."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from flights import KEY, Digest, line_of
 
 SILENCE = 30.0
-"""Seconds without a record after which reading is given up."""
+"""Seconds without a record after which reading fails."""
 
 
 class ReadBackError(Exception):
-    """What is in the topic cannot be read, or is not what was produced."""
+    """The topic cannot be read, or its records differ from the produced ones."""
 
 
 @dataclass
 class ReadBack:
-    """What a topic held: rows by key in their order, and what reading them took."""
+    """The rows of a topic, as a digest for each key, and the time that reading them took."""
 
     digests: dict[str, Digest] = field(default_factory=dict)
     partitions: dict[str, set[int]] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class ReadBack:
 
 
 class Reader:
-    """Reads a topic from where it ended when this was made."""
+    """Reads the records of a topic that follow after this object's creation."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self._failure: KafkaError | None = None
@@ -38,7 +38,7 @@ class Reader:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap_servers,
-                # Named because librdkafka insists; nothing is committed.
+                # librdkafka requires a group id; nothing is committed.
                 "group.id": "aioproducer-demo",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
@@ -69,10 +69,10 @@ class Reader:
             raise ReadBackError(f"topic {self._topic}: {failure.args[0].str()}") from failure
 
     def messages(self) -> Iterator[Message]:
-        """All that has come since.
+        """Yield all messages since then.
 
         Raises:
-            ReadBackError: nothing comes any more though there should be.
+            ReadBackError: no message arrives any longer although some are missing.
         """
         ends = {number: high for number, (_, high) in self._watermarks().items()}
         left = {number for number, end in ends.items() if end > self._begin.get(number, 0)}
@@ -98,10 +98,11 @@ class Reader:
                     left.discard(partition)
 
     def read(self) -> ReadBack:
-        """The flights among ``messages``, which is what they have to be.
+        """Return a digest of the flights in all messages.
 
         Raises:
-            ReadBackError: nothing comes any more though there should be, or it is not a flight under its carrier.
+            ReadBackError: no message arrives any longer although some are missing, or one is not a flight with its
+                carrier as key.
         """
         found = ReadBack()
         began = time.perf_counter()
@@ -114,9 +115,9 @@ class Reader:
                 carrier = row[KEY]
                 line = line_of(row)
             except (TypeError, ValueError, KeyError, AttributeError) as wrong:
-                raise ReadBackError(f"{place(message)} holds no flight: {value!r}") from wrong
+                raise ReadBackError(f"{position(message)} is not a flight: {value!r}") from wrong
             if key is None or key != carrier.encode():
-                raise ReadBackError(f"{place(message)} has the key {key!r} but the carrier {carrier}")
+                raise ReadBackError(f"{position(message)} has the key {key!r} but the carrier {carrier}")
             found.digests.setdefault(carrier, Digest()).add(line)
             found.partitions.setdefault(carrier, set()).add(partition_of(message))
             found.records += 1
@@ -129,12 +130,12 @@ class Reader:
 
 
 def partition_of(message: Message) -> int:
-    """The partition that a record was read from."""
+    """Return the partition that a record was read from."""
     partition = message.partition()
     assert partition is not None
     return partition
 
 
-def place(message: Message) -> str:
-    """Where a record is, for errors."""
+def position(message: Message) -> str:
+    """Return a record's topic, partition and offset, for errors."""
     return f"{message.topic()}-{message.partition()} offset {message.offset()}"

@@ -1,4 +1,4 @@
-"""What the second stage should write, computed from the package's files without Spark; and what is in the topics."""
+"""The expected results of the second stage, computed from the package's files without Spark, and the actual ones."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 
 from confluent_kafka import Message
 from flights import KEY, MISSING, csv_lines, package, row_of
-from readback import ReadBackError, Reader, partition_of, place
+from readback import ReadBackError, Reader, partition_of, position
 
 Value = int | float | str | None
-# Any: a column has values of one type, each column of another.
+# Any: the columns have values of different types.
 Row = dict[str, Any]
 
 WEATHER = ("temp", "wind_speed", "precip", "visib")
@@ -24,7 +24,7 @@ WEATHER = ("temp", "wind_speed", "precip", "visib")
 
 @dataclass
 class AnyOrder:
-    """Rows in any order, as tasks beside one another write them: how many, and the SHA-256 of their sorted SHA-256s."""
+    """A digest of rows in any order, as parallel tasks write them: their number, and a SHA-256 of sorted SHA-256s."""
 
     lines: list[bytes] = field(default_factory=list)
 
@@ -76,11 +76,11 @@ class Figures:
 
 @dataclass
 class Topic:
-    """What a topic holds, or should: a digest of the rows of each key."""
+    """The actual or expected content of a topic: a digest of the rows of each key."""
 
     digests: dict[str, AnyOrder] = field(default_factory=lambda: defaultdict(AnyOrder))
     rows: list[Row] = field(default_factory=list)
-    """Kept where there are few."""
+    """The rows themselves, kept if there are few."""
     partitions: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     size: int = 0
     seconds: float = 0.0
@@ -109,7 +109,7 @@ def _table(name: str) -> Iterator[dict[str, str]]:
 
 
 def expected() -> tuple[Topic, Topic]:
-    """Flights with what is known of their weather and planes, and the delays by carrier and hour."""
+    """Return the flights with their weather and planes, and the delays by carrier and hour."""
     weather = {
         (seen["origin"], seen["time_hour"]): {name: _cell(seen[name], float) for name in WEATHER}
         for seen in _table("weather.csv")
@@ -146,10 +146,10 @@ def expected() -> tuple[Topic, Topic]:
 
 
 def read(reader: Reader, *, keep: bool) -> Topic:
-    """What has come into a topic.
+    """Return the new content of a topic.
 
     Raises:
-        ReadBackError: nothing comes any more though there should be, or it is no row of JSON under a key.
+        ReadBackError: no message arrives any longer although some are missing, or one is not a JSON row with a key.
     """
     found = Topic()
     began = time.perf_counter()
@@ -174,4 +174,4 @@ def _record(message: Message) -> tuple[str, Row]:
             raise TypeError
         return key.decode(), row
     except (TypeError, ValueError, AttributeError) as wrong:
-        raise ReadBackError(f"{place(message)} holds no row under a key: {key!r}: {value!r}") from wrong
+        raise ReadBackError(f"{position(message)} is not a row with a key: {key!r}: {value!r}") from wrong

@@ -1,7 +1,7 @@
-"""The second stage of the demo: Spark joins and counts, its results go through the sink, and all of it is checked.
+"""The second stage of the demo: Spark joins and counts, the sink writes the results, and all of them are checked.
 
-The pipeline is examples/spark/delays.py, run as it stands there. What it should have written is computed from the same
-files without Spark, and read back by confluent-kafka.
+The pipeline is examples/spark/delays.py, unchanged. The expected results are computed from the same files without
+Spark; confluent-kafka reads the actual ones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DELAYS = "delays"
 
 
 def _environment(folder: Path, java: dict[str, str]) -> dict[str, str]:
-    """For Spark on this machine and nothing else, whatever the terminal is set up for."""
+    """Return an environment for Spark on this machine alone, regardless of the terminal's settings."""
     inherited = {
         name: value
         for name, value in os.environ.items()
@@ -50,14 +50,14 @@ def _environment(folder: Path, java: dict[str, str]) -> dict[str, str]:
         **java,
         "PYSPARK_SUBMIT_ARGS": shlex.join([*arguments, "pyspark-shell"]),
         "PYSPARK_PYTHON": sys.executable,
-        # The machine's name need not be one that it can look up.
+        # The machine may be unable to resolve its own name.
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(scratch),
     }
 
 
 def _run_pipeline(folder: Path, java: dict[str, str], bootstrap_servers: str, flights: Path) -> float:
-    """How many seconds it took."""
+    """Run the pipeline and return the seconds that it took."""
     arguments = ["--flights", str(flights), "--bootstrap-servers", bootstrap_servers]
     for name in ("weather", "planes"):
         arguments += [f"--{name}", str(package() / f"{name}.csv")]
@@ -154,7 +154,7 @@ def _what_next(own: str | None, folder: Path) -> None:
 
 
 def spark_stage(folder: Path, own: str | None, timeout: float) -> None:
-    """The second stage, from what it needs to the comparison."""
+    """Run the second stage, from its requirements to the comparison."""
     spark = needs.spark()
     with alone(folder), ExitStack() as stack:
         java = needs.java(folder)
@@ -186,11 +186,13 @@ def spark_stage(folder: Path, own: str | None, timeout: float) -> None:
         _rates(spark, seconds, found)
         _what_next(own, folder)
     if not all(got.same_as(want) for got, want in zip(found, source, strict=True)):
-        raise DemoError("what was read is not what Spark should have written")
+        raise DemoError("the records that were read differ from the expected ones")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="demo", description="Spark into Kafka and back, every row compared.")
+    parser = argparse.ArgumentParser(
+        prog="demo", description="Write results of Spark to Kafka, read them back, and compare every row."
+    )
     add_arguments(parser)
     arguments = parser.parse_args()
     return exit_code(lambda: spark_stage(arguments.folder, arguments.bootstrap, arguments.timeout))

@@ -1,4 +1,4 @@
-"""What both stages of the demo have in common: their folder, their data, and how they end."""
+"""The common part of both stages of the demo: their folder, their data, and their end."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ console = Console(highlight=False)
 
 
 class DemoError(Exception):
-    """The demo cannot go on."""
+    """The demo cannot continue."""
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Nobody else runs the demo in this folder."""
+    """Keep other demos out of this folder during the block."""
     folder.mkdir(exist_ok=True)
     (folder / ".gitignore").write_text("*\n")
     with (folder / "lock").open("w") as lock:
@@ -41,7 +41,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def flights_of(folder: Path) -> Path:
-    """The flights as JSON lines, made unless an earlier run has."""
+    """Return the flights as JSON lines, made unless an earlier run has left the file."""
     target = folder / "flights.jsonl"
     if target.exists():
         console.print(f"[bold]data[/]     {target}, {target.stat().st_size / 1e6:.1f} MB, from an earlier run")
@@ -66,7 +66,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def exit_code(stage: Callable[[], None]) -> int:
-    """Run a stage; what it cannot do is one line."""
+    """Run a stage; its failure is one line."""
     for number in ENDING:
         signal.signal(number, _interrupt)
     try:

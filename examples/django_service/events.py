@@ -11,7 +11,7 @@ import threading
 from aioproducer import Producer
 
 CLOSE_SECONDS = 10.0
-"""How long the end of the process waits for records that are not delivered yet."""
+"""Seconds for which the end of the process waits for the delivery of the last records."""
 
 _first_call = threading.Lock()
 
@@ -23,7 +23,7 @@ async def _start(producer):
 
 @functools.cache
 def _events():
-    # A wrong configuration raises here, before there is a thread.
+    # A wrong configuration raises here, before a thread starts.
     producer = Producer(bootstrap_servers=os.environ.get("BOOTSTRAP_SERVERS", "localhost:9092"))
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="aioproducer", daemon=True).start()
@@ -38,8 +38,8 @@ def _events():
 def events():
     """Return ``Producer.threadsafe()`` of this process; the first call starts it.
 
-    A server that forks its workers imports this module before the fork, and a producer belongs to the process that
-    started it: so no import starts one.
+    A producer belongs to the process that started it, and a forking server imports this module before the fork.
+    Therefore the import starts no producer.
     """
     with _first_call:
         return _events()

@@ -4,7 +4,7 @@
     gunicorn --chdir examples/django_service --workers 2 --threads 8 --preload service
     curl -d '{"user": "ada"}' http://localhost:8000/events/signups
 
-All of Django is in this file. In a project, ``events.py`` goes beside the views of an app; settings, ``apps.py`` and
+This file has all of Django. In a project, put ``events.py`` beside the views of an app; settings, ``apps.py`` and
 ``wsgi.py`` need no change.
 """
 
@@ -22,15 +22,15 @@ from events import events
 from aioproducer import KafkaError
 
 REQUEST_SECONDS = 5.0
-"""How long a caller waits for Kafka before the answer is to try again."""
+"""Seconds that a request waits for Kafka before the response asks the client to try again."""
 
 
 @csrf_exempt
 @require_POST
 def post_event(request: HttpRequest, topic: str) -> HttpResponse:
-    """201 with the record's place; 503 if the caller may try again, 400 if that is no use.
+    """Return 201 with the record's partition and offset; 503 if the client may try again, 400 if that is no use.
 
-    With ``?wait=no`` 202 at once: the record is on its way, and the log tells if it does not arrive.
+    With ``?wait=no``, return 202 at once; if the record is not delivered, that is logged.
     """
     delivery = events().send(topic, request.body)
     if request.GET.get("wait") == "no":
@@ -40,7 +40,7 @@ def post_event(request: HttpRequest, topic: str) -> HttpResponse:
     except KafkaError as error:
         return JsonResponse({"error": str(error)}, status=503 if error.retriable else 400)
     except TimeoutError:
-        # The record may still arrive: a client that tries again sends it a second time.
+        # The record may still be stored, so a client that tries again may store it twice.
         return JsonResponse({"error": f"no answer from Kafka within {REQUEST_SECONDS:g} s"}, status=503)
     return JsonResponse({"partition": stored.partition, "offset": stored.offset}, status=201)
 

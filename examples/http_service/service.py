@@ -3,8 +3,8 @@
     BOOTSTRAP_SERVERS=localhost:9092 python examples/http_service/service.py --port 8000
     curl -d '{"user": "ada"}' http://localhost:8000/events/signups
 
-On SIGTERM it takes no new connections, answers the requests it has, delivers what the producer still holds, and is gone
-within ``SHUTDOWN_SECONDS``, also where Kafka does not answer.
+On SIGTERM it accepts no new connections, answers its open requests, delivers the producer's last records, and ends
+within ``SHUTDOWN_SECONDS``, even if Kafka does not answer.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from starlette.routing import Route
 from aioproducer import KafkaError, Producer
 
 REQUEST_SECONDS = 5.0
-"""How long a caller waits for Kafka, unless told otherwise, before it is told to try again."""
+"""Seconds that a request waits for Kafka by default before the response asks the client to try again."""
 CLOSE_SECONDS = 2.0
-"""How long the producer may take for what it still holds when the last request is answered."""
+"""Seconds for the producer to deliver its last records after the last request is answered."""
 SHUTDOWN_SECONDS = 10.0
-"""From SIGTERM to the end: less than the 30 s after which Kubernetes kills."""
+"""Seconds from SIGTERM to the end: less than the 30 s after which Kubernetes sends SIGKILL."""
 
 
 async def post_event(request: Request) -> Response:
-    """201 with the record's place; 503 where the caller may try again, 400 where that is no use.
+    """Return 201 with the record's partition and offset; 503 if the client may try again, 400 if that is no use.
 
-    With ``?wait=no`` 202 at once: the record is on its way, and whether it arrives only the log will tell.
+    With ``?wait=no``, return 202 at once; if the record is not delivered, that is logged.
     """
     producer: Producer = request.app.state.producer
     topic, key, event = request.path_params["topic"], request.headers.get("x-key"), await request.body()
@@ -50,7 +50,7 @@ async def post_event(request: Request) -> Response:
     except KafkaError as error:
         return JSONResponse({"error": str(error)}, status_code=503 if error.retriable else 400)
     except TimeoutError:
-        # The record may still arrive: a client that tries again sends it a second time.
+        # The record may still be stored, so a client that tries again may store it twice.
         return JSONResponse({"error": f"no answer from Kafka within {seconds:g} s"}, status_code=503)
     finally:
         request.app.state.waiting -= 1
@@ -58,7 +58,7 @@ async def post_event(request: Request) -> Response:
 
 
 async def get_health(request: Request) -> Response:
-    """200 while Kafka takes what is sent; 503 when half of the buffer waits for it."""
+    """Return 200 while Kafka keeps up; 503 if half of the buffer waits for it."""
     producer: Producer = request.app.state.producer
     free = producer.metrics()["buffer-available-bytes"]
     total = producer.config.buffer_memory
@@ -67,7 +67,7 @@ async def get_health(request: Request) -> Response:
 
 
 def make_app(producer: Producer, request_seconds: float = REQUEST_SECONDS) -> Starlette:
-    """The service around a producer, which it starts and, at its end, closes."""
+    """Return the service, which starts a producer and closes it at its end."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -75,7 +75,7 @@ def make_app(producer: Producer, request_seconds: float = REQUEST_SECONDS) -> St
         try:
             yield
         finally:
-            # Every request is answered by now. What is not delivered in time fails, and the log says so.
+            # Every request is answered by now. Records that are not delivered in time fail, which is logged.
             await producer.close(timeout=CLOSE_SECONDS)
 
     routes = [Route("/events/{topic}", post_event, methods=["POST"]), Route("/health", get_health)]
@@ -87,7 +87,7 @@ def make_app(producer: Producer, request_seconds: float = REQUEST_SECONDS) -> St
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Events over HTTP into Kafka.")
+    parser = argparse.ArgumentParser(description="Send events from HTTP requests to Kafka.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--request-seconds", type=float, default=REQUEST_SECONDS)
@@ -97,7 +97,7 @@ def main() -> None:
         make_app(Producer(bootstrap_servers=servers, compression_type="lz4"), arguments.request_seconds),
         host=arguments.host,
         port=arguments.port,
-        # The requests' part of the time; the lifespan above, which comes after them, has the rest.
+        # The time for open requests; the rest is for the lifespan above, which ends after them.
         timeout_graceful_shutdown=int(SHUTDOWN_SECONDS - CLOSE_SECONDS),
     )
 

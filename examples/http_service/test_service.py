@@ -1,4 +1,4 @@
-"""The service's own tests, with the fixtures that come with aioproducer: a cluster of its own for each test."""
+"""Tests of the service, with aioproducer's fixtures: each test has its own cluster."""
 
 from collections.abc import AsyncIterator
 
@@ -26,7 +26,7 @@ async def test_an_event_is_stored_before_it_is_answered(
     assert (stored.key, stored.value) == (b"ada", b'{"user": "ada"}')
 
 
-async def test_an_answer_that_got_lost_stores_nothing_twice(
+async def test_a_lost_response_of_kafka_stores_nothing_twice(
     client: httpx.AsyncClient, kafka_cluster: EmbeddedCluster
 ) -> None:
     kafka_cluster.create_topic("signups")
@@ -37,19 +37,21 @@ async def test_an_answer_that_got_lost_stores_nothing_twice(
     assert kafka_cluster.pending_faults() == []
 
 
-async def test_what_can_never_be_stored_is_the_callers_mistake(client: httpx.AsyncClient) -> None:
+async def test_an_invalid_topic_name_is_answered_with_400(client: httpx.AsyncClient) -> None:
     answer = await client.post("/events/no such topic", content=b"ada")
     assert answer.status_code == 400
     assert "no such topic" in answer.json()["error"]
 
 
-async def test_no_answer_from_kafka(client: httpx.AsyncClient, kafka_cluster: EmbeddedCluster) -> None:
+async def test_a_timeout_of_kafka_is_answered_with_503(
+    client: httpx.AsyncClient, kafka_cluster: EmbeddedCluster
+) -> None:
     kafka_cluster.create_topic("signups")
     kafka_cluster.delay("Produce", 1500)
     answer = await client.post("/events/signups", content=b"ada")
     assert (answer.status_code, answer.json()) == (503, {"error": "no answer from Kafka within 1 s"})
 
 
-async def test_health(client: httpx.AsyncClient) -> None:
+async def test_health_reports_a_free_buffer(client: httpx.AsyncClient) -> None:
     answer = await client.get("/health")
     assert (answer.status_code, answer.json()) == (200, {"buffer_free": 1.0, "requests_waiting": 0})

@@ -3,8 +3,8 @@
     BOOTSTRAP_SERVERS=localhost:9092 python examples/transactional_service/orders.py --port 8000
     curl -d '{"id": "o-1", "lines": [{"item": "tea", "count": 2}]}' http://localhost:8000/orders
 
-The prefix of the transactional ids is that of the instance: ``--instance`` differs for each process that runs at the
-same time, and is the same after a restart (in Kubernetes: the pod's name in a StatefulSet).
+The instance's name is the prefix of the transactional ids: ``--instance`` must differ between processes that run at the
+same time, and stay the same after a restart (in Kubernetes: the pod's name in a StatefulSet).
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from starlette.routing import Route
 from aioproducer import KafkaError, Transaction, TransactionPool
 
 REQUEST_SECONDS = 5.0
-"""How long a caller waits for Kafka before the service answers without a result."""
+"""Seconds that a request waits for Kafka before the service answers without a result."""
 CLOSE_SECONDS = 2.0
-"""How long the pool waits for open transactions when the last request is answered."""
+"""Seconds that the pool waits for open transactions after the last request is answered."""
 SHUTDOWN_SECONDS = 10.0
-"""From SIGTERM to the end: less than the 30 s after which Kubernetes kills."""
+"""Seconds from SIGTERM to the end: less than the 30 s after which Kubernetes sends SIGKILL."""
 
 
 class InvalidOrderError(Exception):
-    """The order cannot be stored; none of it is."""
+    """The order is invalid; none of it is stored."""
 
 
 def send_order(transaction: Transaction, order: Any) -> None:
     """Send the order and a stock movement for each line.
 
-    It checks a line when it comes to it: a wrong one aborts the transaction, with the records that were sent before.
+    Each line is checked before it is sent. A wrong one aborts the transaction, including the records sent before.
     """
     try:
         order_id, lines = str(order["id"]), list(order["lines"])
@@ -56,7 +56,7 @@ def send_order(transaction: Transaction, order: Any) -> None:
 
 
 async def post_order(request: Request) -> Response:
-    """201: the order is committed. 422: it is invalid. 503: nothing was stored, try again. 504: it may be stored."""
+    """Return 201 if the order is committed, 422 if it is invalid, 503 if nothing is stored, 504 if that is unknown."""
     pool: TransactionPool = request.app.state.pool
     seconds: float = request.app.state.request_seconds
     try:
@@ -70,7 +70,7 @@ async def post_order(request: Request) -> Response:
     except InvalidOrderError as error:
         return JSONResponse({"error": str(error)}, status_code=422)
     except (KafkaError, TimeoutError) as error:
-        # Without a transaction all producers are busy, or Kafka cannot be reached. A commit that was sent goes on.
+        # Without a transaction, all producers are busy or Kafka cannot be reached. A commit that was sent continues.
         is_nothing_stored = transaction is None or await was_aborted(transaction)
         text = str(error) or f"no answer from Kafka within {seconds:g} s"
         return JSONResponse({"error": text}, status_code=503 if is_nothing_stored else 504)
@@ -78,7 +78,7 @@ async def post_order(request: Request) -> Response:
 
 
 async def was_aborted(transaction: Transaction) -> bool:
-    """Whether it is known that no record of the transaction will be seen by readers of committed records."""
+    """Return whether it is certain that readers of committed records will see no record of the transaction."""
     try:
         async with asyncio.timeout(1):
             return await transaction.outcome() == "aborted"
@@ -87,14 +87,14 @@ async def was_aborted(transaction: Transaction) -> bool:
 
 
 async def get_health(request: Request) -> Response:
-    """200 while the pool takes transactions; 503 when another process has taken its transactional ids."""
+    """Return 200 while the pool accepts transactions; 503 if another process has taken its transactional ids."""
     pool: TransactionPool = request.app.state.pool
     health = {"usable": pool.is_usable, "producers_busy": pool.busy, "requests_waiting": pool.waiting}
     return JSONResponse(health, status_code=200 if pool.is_usable else 503)
 
 
 def make_app(pool: TransactionPool, request_seconds: float = REQUEST_SECONDS) -> Starlette:
-    """The service around a pool, which it starts and, at its end, closes."""
+    """Return the service, which starts a pool and closes it at its end."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -112,7 +112,7 @@ def make_app(pool: TransactionPool, request_seconds: float = REQUEST_SECONDS) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Orders over HTTP into Kafka, each in a transaction.")
+    parser = argparse.ArgumentParser(description="Store orders from HTTP requests in Kafka, each in a transaction.")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--instance", default="0")
@@ -122,10 +122,10 @@ def main() -> None:
     pool = TransactionPool(
         transactional_id_prefix=f"order-service-{arguments.instance}",
         max_producers=arguments.producers,
-        # A caller that waits longer is answered 503, and may try again at once elsewhere.
+        # A client that would wait longer receives 503, and may try another instance at once.
         acquire_timeout_ms=1000,
         bootstrap_servers=os.environ.get("BOOTSTRAP_SERVERS", "localhost:9092"),
-        # No reader waits longer for an order that a crash has left open.
+        # Readers wait at most this long for an order that a crash has left open.
         transaction_timeout_ms=15_000,
     )
     uvicorn.run(

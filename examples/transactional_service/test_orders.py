@@ -1,4 +1,4 @@
-"""The service's own tests, with the fixtures that come with aioproducer: a cluster of its own for each test."""
+"""Tests of the service, with aioproducer's fixtures: each test has its own cluster."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ async def client(kafka_cluster: EmbeddedCluster) -> AsyncIterator[httpx.AsyncCli
 
 
 async def committed(cluster: EmbeddedCluster, topic: str, count: int) -> list[object]:
-    """The committed records: a commit returns some milliseconds before readers see them."""
+    """Return the committed records, which readers see some milliseconds after the commit returns."""
     async with asyncio.timeout(5):
         while len(records := cluster.records(topic, committed=True)) < count:  # noqa: ASYNC110  # no event tells it
             await asyncio.sleep(0.01)
@@ -63,13 +63,13 @@ async def test_kafka_that_does_not_answer_is_503_or_504(
     kafka_cluster.delay("EndTxn", 3000)
     answer = await client.post("/orders", json={**ORDER, "id": "o-2"})
     assert (answer.status_code, answer.json()) == (504, {"error": "no answer from Kafka within 1 s"})
-    # The commit goes on, and its producer is busy until it has ended.
+    # The commit continues, and its producer is busy until the end of it.
     answer = await client.post("/orders", json={**ORDER, "id": "o-3"})
     assert answer.status_code == 503
     assert "No producer became free within 100 ms" in answer.json()["error"]
 
 
-async def test_health(client: httpx.AsyncClient) -> None:
+async def test_health_reports_a_usable_pool(client: httpx.AsyncClient) -> None:
     answer = await client.get("/health")
     expected = {"usable": True, "producers_busy": 0, "requests_waiting": 0}
     assert (answer.status_code, answer.json()) == (200, expected)

@@ -176,7 +176,7 @@ async def test_a_stranger_is_sent_away(served, name):
     ("arguments", "hint"),
     [
         (["--double", "--work", "nine"], "no work has 'nine' in its name; there are: batches of 16 KiB"),
-        (["--double", "--rounds", "0"], "are at least 1"),
+        (["--double", "--rounds", "0"], "must be at least 1"),
         (["--client", "nowhere"], "give HOST:PORT, not 'nowhere'"),
         ([], "one of the arguments --double --ticker --server --client is required"),
     ],

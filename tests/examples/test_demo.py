@@ -211,8 +211,8 @@ def test_rows_that_changed_moved_or_are_missing_are_found(modules: None, tmp_pat
     ("key", "value", "reason"),
     [
         (b"AA", b'{"carrier":"UA"}', "but the carrier UA"),
-        (b"UA", b"no JSON", "holds no flight: b'no JSON'"),
-        (b"UA", None, "holds no flight: None"),
+        (b"UA", b"no JSON", "is not a flight: b'no JSON'"),
+        (b"UA", None, "is not a flight: None"),
     ],
 )
 def test_records_that_are_no_flights_are_named(modules: None, key: bytes, value: bytes | None, reason: str) -> None:

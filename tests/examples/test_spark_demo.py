@@ -272,7 +272,7 @@ def test_records_that_are_no_rows_are_named(
         cluster.create_topic("delays")
         reader = readback.Reader(cluster.bootstrap_servers, "delays")
         _write(cluster, "delays", [(key, value)])
-        with pytest.raises(readback.ReadBackError, match=r"^delays-0 offset 0 holds no row under a key: "):
+        with pytest.raises(readback.ReadBackError, match=r"^delays-0 offset 0 is not a row with a key: "):
             spark_check.read(reader, keep=True)
         reader.close()
 
