@@ -1,4 +1,4 @@
-"""``python -m tests.rdma`` writes ``transcript.txt`` anew, from the RDMA device of this machine."""
+"""``python -m tests.rdma`` rewrites ``transcript.txt``, from the RDMA device of this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.rdma import script
 
 
 def main() -> None:
-    """Play every scenario, and print what it says in the form of ``transcript.txt``."""
+    """Play every scenario, and print its lines in the form of ``transcript.txt``."""
     verbs = PyverbsLayer()
     for scenario in script.SCENARIOS:
         print(f"{scenario.__name__}")

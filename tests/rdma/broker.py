@@ -1,7 +1,7 @@
-"""``python -m tests.rdma.broker``: an embedded broker over RDMA in a process of its own.
+"""``python -m tests.rdma.broker``: an embedded broker over RDMA in its own process.
 
-Its address goes to standard output. Each line that comes is the name of a topic: how many records are in it, and the
-checksum of all their values in their order, go out. It ends with its input.
+It prints its address. Each line of its input is the name of a topic; for each it prints the number of records, and the
+checksum of all their values in order. It ends with its input.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aioproducer.testing import EmbeddedCluster
 
 
 async def main() -> None:
-    """Serve until nobody asks any more."""
+    """Serve until the input ends."""
     async with EmbeddedCluster(transport="rdma") as cluster:
         print(json.dumps(cluster.bootstrap_servers), flush=True)
         while topic := (await asyncio.to_thread(sys.stdin.readline)).strip():

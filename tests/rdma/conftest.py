@@ -1,4 +1,4 @@
-"""The RDMA device that the tests here need, and where there is none the reason why they are skipped."""
+"""The RDMA device that these tests need; without one they are skipped, with the reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IN_GUEST = os.environ.get("AIOPRODUCER_IN_GUEST") == "1"
 
 @pytest.fixture
 def verbs() -> PyverbsLayer:
-    """This machine's RDMA devices, of which at least one can be used. In the guest there is no reason for none."""
+    """This machine's RDMA devices, at least one of which works. In the guest a missing device is an error."""
     try:
         layer = PyverbsLayer()
         layer.open(None, None).close()

@@ -1,7 +1,7 @@
 """``python -m tests.rdma.gateway_load KAFKA ADVERTISED TOPIC RECORDS``: what test_gateway_kafka.py runs in the guest.
 
-A gateway in a process of its own, between producers over RDMA and an Apache Kafka that is at ``KAFKA`` and says of
-itself that it is at ``ADVERTISED``. A line of JSON on standard output tells what each step has sent.
+A gateway in its own process, between producers over RDMA and an Apache Kafka at ``KAFKA`` that advertises
+``ADVERTISED``. For each step it prints a line of JSON with the sent records.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONS = 6
 LARGE_SIZE = 1_000_000
 LARGE_COUNT = 3
-# Sent while gateways are killed.
+# Number of records sent while gateways are killed.
 RESTART_RECORDS = 6000
 RESTARTS = 2
-# How many records of the producer that is killed are acknowledged before, at the least.
+# Minimum number of acknowledged records before the producer is killed.
 KILLED_AFTER = 600
 
 _ROOT = Path(__file__).parents[2]
@@ -37,12 +37,12 @@ _UNDER_WAY = 500
 
 
 def small_value(number: int) -> bytes:
-    """Something that can be compressed, but not away."""
+    """Return data that compresses, but not to almost nothing."""
     return b"%08d " % number + b"value %d of many, " % (number * 7919) * 4
 
 
 def large_value(codec: str, number: int) -> bytes:
-    """As far as can be told: noise."""
+    """Return data that does not compress."""
     return random.Random(f"{codec} {number}").randbytes(LARGE_SIZE)
 
 
@@ -55,7 +55,7 @@ def _tell(step: str, **what: object) -> None:
 
 
 class _Gateway:
-    """The process; its address stays the same when it is started again."""
+    """The gateway's process; its address stays the same when it is restarted."""
 
     def __init__(self, kafka: str, advertised: str) -> None:
         self._command = [
@@ -78,7 +78,7 @@ class _Gateway:
         self.process = self._started()
 
     def stop(self) -> str:
-        """As an administrator does; what it says then."""
+        """End it by SIGTERM, as an administrator would; return its last output."""
         self.process.terminate()
         said = self.process.communicate(timeout=60)[1]
         if self.process.returncode != 0:
@@ -88,7 +88,7 @@ class _Gateway:
 
 @contextmanager
 def _nothing_left(gateway: _Gateway) -> Iterator[None]:
-    """Of verbs objects beyond the waiting gateway's, and of this process's threads."""
+    """Check that no verbs objects are left beyond the idle gateway's, and no threads of this process."""
     threads = set(threading.enumerate())
     yield
     until_held(gateway.at_rest)
@@ -98,7 +98,7 @@ def _nothing_left(gateway: _Gateway) -> Iterator[None]:
 
 
 async def _send(producer: Producer, topic: str, values: Iterator[bytes]) -> list[Delivery]:
-    """Send, by turns to each partition."""
+    """Send to each partition in rotation."""
     sent = []
     for number, value in enumerate(values):
         sent.append(producer.send(topic, value, partition=number % PARTITIONS))
@@ -107,7 +107,7 @@ async def _send(producer: Producer, topic: str, values: Iterator[bytes]) -> list
 
 
 async def _check(sent: list[Delivery]) -> int:
-    """See that each record is stored, and in its place; how many there are."""
+    """Check that each record is stored at its partition and offset; return their number."""
     for number, delivery in enumerate(sent):
         stored = await delivery
         if (stored.partition, stored.offset) != (number % PARTITIONS, number // PARTITIONS):
@@ -116,7 +116,7 @@ async def _check(sent: list[Delivery]) -> int:
 
 
 async def _send_column(producer: Producer, topic: str, values: list[bytes], partition: int) -> int:
-    """Send to one partition, and see that each record is stored in its place."""
+    """Send to one partition, and check that each record is stored at its offset."""
     result = await producer.send_many(topic, values, partition=partition)
     offsets = [offset for part in result.offsets[partition] for offset in part]
     if offsets != list(range(len(values))):
@@ -153,7 +153,7 @@ async def _gateways_that_are_killed(prefix: str, gateway: _Gateway) -> None:
     async with Producer(
         bootstrap_servers=_GATEWAY,
         transport="rdma",
-        # Many requests, so that there are always some on their way.
+        # Many requests, so that some are always in flight.
         batch_size=1000,
         linger_ms=0,
         retry_backoff_ms=20,
@@ -175,7 +175,7 @@ async def _gateways_that_are_killed(prefix: str, gateway: _Gateway) -> None:
 
 
 async def endless(topic: str) -> None:
-    """Send until killed, and tell the number of records that are acknowledged."""
+    """Send until killed, and print the number of acknowledged records."""
     async with Producer(bootstrap_servers=_GATEWAY, transport="rdma", linger_ms=0) as producer:
         under_way: deque[Delivery] = deque()
         number = 0
@@ -202,7 +202,7 @@ def _a_producer_that_is_killed(prefix: str, gateway: _Gateway) -> None:
         if held().queue_pairs == gateway.at_rest.queue_pairs:
             raise RuntimeError("a producer at work has no queue pair")
         process.kill()
-        # What it had said before; the last line may be cut.
+        # Its earlier output; the last line may be incomplete.
         for line in process.stdout:
             if line.endswith("\n"):
                 acknowledged = int(line)
@@ -211,7 +211,7 @@ def _a_producer_that_is_killed(prefix: str, gateway: _Gateway) -> None:
 
 
 def main(kafka: str, advertised: str, prefix: str, records: str) -> None:
-    """Everything, one after the other."""
+    """Run all steps, one after the other."""
     nobody = held()
     gateway = _Gateway(kafka, advertised)
     try:

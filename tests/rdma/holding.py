@@ -1,7 +1,6 @@
-"""What is held of the RDMA devices, as the kernel has it: an account that no process keeps for itself.
+"""The verbs objects in use, as counted by the kernel, independently of the processes under test.
 
-Of all processes together: the kernel knows the thread that made a thing and not its process, and that thread may have
-ended.
+The counts are those of all processes: the kernel knows only the thread that created an object, which may have ended.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import NamedTuple
 
 
 class Held(NamedTuple):
-    """How many there are of each kind of verbs object, the kernel's own included."""
+    """Numbers of verbs objects of each kind, including the kernel's."""
 
     queue_pairs: int
     completion_queues: int
@@ -22,7 +21,7 @@ class Held(NamedTuple):
 
 
 def held() -> Held:
-    """What all processes hold."""
+    """Return the objects of all processes."""
     return Held(*(_count(kind) for kind in ("qp", "cq", "mr", "pd")))
 
 
@@ -33,10 +32,10 @@ def _count(kind: str) -> int:
 
 
 def until_held(expected: Held, seconds: float = 60.0) -> None:
-    """Wait until that is held, and no more.
+    """Wait until exactly these objects exist.
 
     Raises:
-        TimeoutError: it is something else all the time.
+        TimeoutError: the numbers still differ after the time.
     """
     deadline = time.monotonic() + seconds
     while (found := held()) != expected:

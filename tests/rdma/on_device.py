@@ -1,7 +1,7 @@
-"""``pytest -p tests.rdma.on_device``: tests that are written for the double run on this machine's RDMA device.
+"""``pytest -p tests.rdma.on_device`` runs tests that are written for the double on this machine's RDMA device.
 
-They may ask for what is alive, and whether a receiver was not ready, and put queue pairs into error; what else the
-double does on command a device does not.
+They may count live objects and receivers that were not ready, and put queue pairs into error. A device offers none of
+the double's other controls.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from aioproducer.transport.rdma.pyverbs_layer import PyverbsDevice, PyverbsLayer
 
 
 class DeviceFabric(PyverbsLayer):
-    """In the place of ``SimulatedFabric``."""
+    """Replaces ``SimulatedFabric``."""
 
-    # A device has its sender wait and tells nobody.
+    # A device lets the sender wait without reporting it.
     receiver_not_ready = 0
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class DeviceFabric(PyverbsLayer):
     @property
     def queue_pairs(self) -> list[PyverbsQueuePair]:
         found = [child for device in self._opened for child in device._children if isinstance(child, PyverbsQueuePair)]
-        # Numbers are given out upwards.
+        # Numbers are assigned in ascending order.
         return sorted(found, key=lambda queue_pair: queue_pair.facts.number)
 
     @property

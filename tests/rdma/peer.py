@@ -1,7 +1,7 @@
-"""Another process with a queue pair of its own; what it has to say goes to its standard output, a line of JSON each.
+"""Another process with its own queue pair, which prints lines of JSON.
 
-``receive``: tells its facts, is told its peer's, connects, and tells the checksum of each write that comes.
-``limited``: tells what registering a MiB raises for a user who may lock less.
+``receive``: prints its facts, reads its peer's, connects, and prints the checksum of each received write.
+``limited``: prints the error of registering a MiB for a user with a lower limit of locked memory.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def _tell(what: object) -> None:
 
 
 def encoded(facts: QueuePairFacts) -> list[object]:
-    """As a line of JSON has it."""
+    """Return facts in the form for a line of JSON."""
     return [facts.number, facts.gid.hex(), facts.packet_number, facts.mtu]
 
 
 def decoded(facts: list[object]) -> QueuePairFacts:
-    """The opposite of ``encoded``."""
+    """Return facts from the form of ``encoded``."""
     number, gid, packet_number, mtu = facts
     assert isinstance(number, int)
     assert isinstance(gid, str)
@@ -60,13 +60,13 @@ def _receive() -> None:
 def _limited() -> None:
     device = PyverbsLayer().open(None, None)
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (1 << 16, 1 << 16))
-    # Root may lock whatever it likes.
+    # Root has no limit of locked memory.
     os.setuid(_NOBODY)
     memory = mmap.mmap(-1, _MEMORY)
     try:
         device.register(memory, remote_write=True)
     except VerbsError as error:
-        # Not registered, so nothing keeps it.
+        # Not registered, so nothing keeps it alive.
         memory.close()
         _tell([error.errno, str(error)])
     else:

@@ -1,7 +1,7 @@
-"""One script of verbs for every verbs layer: what a card does, the double has to do as well.
+"""One script of verbs for every verbs layer: the double has to behave as a card does.
 
-Each scenario says what happens, line by line. ``transcript.txt`` has what soft-RoCE said (``python -m tests.rdma``):
-the double's lines are compared with it in tests/testing/test_verbs.py, a device's own in tests/rdma/test_script.py.
+Each scenario reports its events line by line. ``transcript.txt`` has the lines of soft-RoCE (``python -m tests.rdma``).
+tests/testing/test_verbs.py compares the double's lines with it, tests/rdma/test_script.py those of a device.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from aioproducer.transport.rdma.work_requests import Completion, Piece, Write
 
 TRANSCRIPT = Path(__file__).parent / "transcript.txt"
 
-# How long an emulated machine may take for what a card does at once, and a peer that is gone to be given up.
+# Seconds for an emulated machine to do what a card does at once, and for giving up a peer that has gone.
 _PATIENCE_SECONDS = 30.0
-# How long it is watched that nothing happens.
+# Seconds of observation to show that nothing happens.
 _QUIET_SECONDS = 0.2
 
 _MEMORY = 1 << 18
 
 
 class Side:
-    """One end: a queue pair, memory to write from, and memory that the peer may write."""
+    """One end: a queue pair, memory to write from, and memory for the peer's writes."""
 
     def __init__(self, name: str, device: Device, stack: ExitStack, send_depth: int, receive_depth: int) -> None:
         self.name = name
@@ -54,7 +54,7 @@ class Side:
 
 
 class Stage:
-    """A verbs layer, and what is said about it."""
+    """A verbs layer, and the lines about it."""
 
     def __init__(self, verbs: Verbs) -> None:
         self.verbs = verbs
@@ -104,7 +104,7 @@ class Stage:
         )
 
     def wait(self, queue_pair: QueuePair, count: int) -> list[Completion]:
-        """So many completions, waited for as the transport does: by events, and polling after each."""
+        """Wait for ``count`` completions as the transport does: by events, with a poll after each."""
         found: list[Completion] = []
         events = select.poll()
         events.register(queue_pair.completion_fd, select.POLLIN)
@@ -120,7 +120,7 @@ class Stage:
         return found
 
     def polled(self, side: Side, count: int) -> list[Completion]:
-        """So many completions, without asking for events."""
+        """Wait for ``count`` completions, without requesting events."""
         found: list[Completion] = []
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
@@ -132,20 +132,20 @@ class Stage:
             time.sleep(_QUIET_SECONDS / 10)
 
     def tell(self, side: Side, count: int) -> list[Completion]:
-        """Wait for so many completions and say them: between those of sends and receives there is no order."""
+        """Wait for ``count`` completions and report them, sorted, as sends and receives complete in no order."""
         found = self.wait(side.queue_pair, count)
         for completion in sorted(found, key=lambda completion: completion.received):
             self.say(f"{side.name} {_described(completion)}")
         return found
 
     def tell_quiet(self, side: Side) -> None:
-        """Say whether a completion comes."""
+        """Report whether a completion arrives."""
         time.sleep(_QUIET_SECONDS)
         found = side.queue_pair.poll(16)
         self.say(f"{side.name} has {found or 'no completion'}")
 
     def tell_readable(self, side: Side) -> None:
-        """Say whether there is an event."""
+        """Report whether there is an event."""
         events = select.poll()
         events.register(side.queue_pair.completion_fd, select.POLLIN)
         readable = events.poll(int(_QUIET_SECONDS * 1000))
@@ -165,7 +165,7 @@ def _described(completion: Completion) -> str:
 
 
 def _refused(call: Callable[[], object]) -> str:
-    """What a call raises."""
+    """Report the exception of a call."""
     try:
         call()
     except VerbsError as error:
@@ -198,7 +198,7 @@ def several_pieces(stage: Stage) -> None:
         pieces, expected, place = [], b"", 0
         for seed, length in enumerate(lengths):
             a.source[place : place + length] = _pattern(length, seed)
-            # Backwards, so that the order of the pieces is not that of the memory.
+            # In reverse, so that the order of the pieces differs from that of the memory.
             pieces.insert(0, a.piece(place, length))
             expected = _pattern(length, seed) + expected
             place += length + 10
@@ -244,7 +244,7 @@ def selective_signalling(stage: Stage) -> None:
 
 
 def wrap_around(stage: Stage) -> None:
-    """Many more writes than there are places, as many under way as there are."""
+    """Many more writes than entries of the send queue, with as many in transit as there are entries."""
     with stage.pair(send_depth=4, receive_depth=4) as (a, b):
         slot, checksum, sent = 3000, 0, 0
         b.queue_pair.post_receives(range(4))
@@ -313,7 +313,7 @@ def notification(stage: Stage) -> None:
 
 
 def solicited_notification(stage: Stage) -> None:
-    """A write's own completion makes no event, the peer's receive does, and so does an error."""
+    """A write's completion causes no event; the peer's receive and an error do."""
     with stage.pair() as (a, b):
         for side in (a, b):
             side.queue_pair.post_receives(range(8))
@@ -325,14 +325,14 @@ def solicited_notification(stage: Stage) -> None:
         stage.tell_readable(a)
         stage.polled(a, 2)
         a.queue_pair.clear_events()
-        # Whoever has asked for all does not ask for less by asking for solicited ones.
+        # After a request for all events, a request for solicited ones changes nothing.
         a.queue_pair.request_notification()
         a.queue_pair.request_notification(solicited_only=True)
         stage.write(a, b, 1, [])
         stage.tell_readable(a)
         stage.polled(a, 1)
         a.queue_pair.clear_events()
-        # But for more the other way round.
+        # The reverse order requests more.
         a.queue_pair.request_notification(solicited_only=True)
         a.queue_pair.request_notification()
         stage.write(a, b, 2, [])
@@ -340,7 +340,7 @@ def solicited_notification(stage: Stage) -> None:
 
 
 def solicited_error(stage: Stage) -> None:
-    """The receives that are flushed when a write fails make an event, on the side that is at fault and on the other."""
+    """The receives that a failed write flushes cause an event on both sides."""
     with stage.pair() as (a, b):
         for side in (a, b):
             side.queue_pair.post_receives(range(2))
@@ -351,19 +351,19 @@ def solicited_error(stage: Stage) -> None:
 
 
 def solicited_silence(stage: Stage) -> None:
-    """The peer's card does not answer any more."""
+    """The peer's card no longer answers."""
     with stage.pair() as (a, b):
         a.queue_pair.post_receives([1])
         a.queue_pair.request_notification(solicited_only=True)
         b.queue_pair.close()
         stage.write(a, b, 3, [a.piece(0, 100)], signaled=False)
-        # It is asked again for a while first.
+        # The card retries for some time first.
         stage.polled(a, 2)
         stage.tell_readable(a)
 
 
 def next_completions(stage: Stage) -> None:
-    """The event is taken and the next asked for before it is polled, all in one call."""
+    """One call clears the event, requests the next one, and then polls."""
     with stage.pair() as (a, b):
         for side in (a, b):
             side.queue_pair.post_receives(range(8))
@@ -386,7 +386,7 @@ def next_completions(stage: Stage) -> None:
         take(b, 1, True)
         take(b, 8, True)
         take(b, 8, True)
-        # A write's own makes an event only where all are asked for.
+        # A write's completion causes an event only if all are requested.
         for solicited_only in (True, False):
             take(a, 8, solicited_only)
             stage.write(a, b, 1, [], signaled=True)
@@ -447,7 +447,7 @@ def out_of_bounds(stage: Stage) -> None:
 
 
 def without_right(stage: Stage) -> None:
-    """Into memory that was registered for reading alone."""
+    """A write into memory that was registered only for reading."""
     with stage.pair() as (a, b):
         b.queue_pair.post_receives([1])
         region = b.source_region
@@ -467,7 +467,7 @@ def wrong_local_key(stage: Stage) -> None:
 
 
 def receiver_not_ready(stage: Stage) -> None:
-    """What the transport's credits rule out: the sender waits until there is a receive."""
+    """A missing receive, which the transport's credits prevent: the sender waits for it."""
     with stage.pair() as (a, b):
         stage.write(a, b, 1, [a.piece(0, 10)], immediate=1)
         stage.write(a, b, 2, [a.piece(0, 10)], immediate=2)
@@ -559,14 +559,14 @@ SCENARIOS: tuple[Callable[[Stage], None], ...] = (
 
 
 def played(scenario: Callable[[Stage], None], verbs: Verbs) -> list[str]:
-    """What a scenario says over ``verbs``."""
+    """Return the lines of a scenario over ``verbs``."""
     stage = Stage(verbs)
     scenario(stage)
     return stage.lines
 
 
 def transcript() -> dict[str, list[str]]:
-    """What soft-RoCE said, by the scenario's name."""
+    """Return the lines of soft-RoCE, by the scenario's name."""
     lines: dict[str, list[str]] = {}
     said: list[str] = []
     for line in TRANSCRIPT.read_text().splitlines():

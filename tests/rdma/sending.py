@@ -1,7 +1,6 @@
-"""``python -m tests.rdma.sending some|endless BOOTSTRAP_SERVERS TOPIC``: a producer over RDMA in a process of its own.
+"""``python -m tests.rdma.sending some|endless BOOTSTRAP_SERVERS TOPIC``: a producer over RDMA in its own process.
 
-``some``: sends a few records, and tells what it was; where that was not possible, why. ``endless``: tells of each
-record that is acknowledged.
+``some``: sends a few records and prints them, or the reason of a failure. ``endless``: prints each acknowledged record.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from aioproducer.errors import MetadataTimeoutError
 
 
 async def some(bootstrap_servers: str, topic: str) -> None:
-    """Thirty records."""
+    """Send thirty records."""
     log = io.StringIO()
     logging.basicConfig(stream=log, level=logging.WARNING)
     values = [bytes([number]) * 10_000 for number in range(30)]
@@ -41,7 +40,7 @@ async def some(bootstrap_servers: str, topic: str) -> None:
 
 
 async def endless(bootstrap_servers: str, topic: str) -> None:
-    """Until killed."""
+    """Send until killed."""
     async with Producer(bootstrap_servers=bootstrap_servers, transport="rdma", linger_ms=0) as producer:
         while True:
             await asyncio.gather(*(producer.send(topic, bytes(10_000)) for _ in range(20)))

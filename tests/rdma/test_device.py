@@ -1,4 +1,4 @@
-"""What a script in one process cannot show: peers in other processes, limits, devices that come and go."""
+"""Behaviour that a script in one process cannot show: other processes, limits, devices that appear and vanish."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def _process(role: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_other_threads_run_while_memory_is_registered_and_deregistered(verbs: PyverbsLayer) -> None:
-    """pyverbs holds the GIL: all at once, nobody would come to anything until 64 MiB were registered."""
-    # A machine that stops is silent too, but not each time; where the GIL is held, it is each time.
+    """pyverbs holds the GIL, so registering 64 MiB at once would block all other threads."""
+    # A pause of the machine shows too, but not each time; a held GIL does.
     assert any(_longest_silence(verbs) < 1 / 4 for _ in range(5))
 
 
 def _longest_silence(verbs: PyverbsLayer) -> float:
-    """Of another thread, as a part of the time that registering takes."""
+    """Return the longest pause of another thread, as a share of the time of registering."""
     memory = mmap.mmap(-1, 64 * 1024 * 1024)
     device = verbs.open(None, None)
     done = threading.Event()
@@ -83,8 +83,8 @@ def _told(process: subprocess.Popen[str]) -> object:
     return json.loads(process.stdout.readline())
 
 
-def test_another_process_is_written_to_and_killed(verbs: PyverbsLayer) -> None:
-    """Whoever writes to a process that was killed hears of it within seconds."""
+def test_writing_to_a_killed_process_fails_within_seconds(verbs: PyverbsLayer) -> None:
+    """Writing to another process works until it is killed."""
     stage = script.Stage(verbs)
     data = os.urandom(100_000)
     with _process("receive") as process, stage.device() as device:
@@ -128,8 +128,8 @@ def test_the_limit_of_locked_memory_is_named(guest_verbs: PyverbsLayer) -> None:
     assert "the limit of locked memory is 65536 bytes (ulimit -l" in text
 
 
-def test_many_queue_pairs(verbs: PyverbsLayer) -> None:
-    """Each has a completion channel of its own, found among those of the others."""
+def test_many_queue_pairs_have_separate_completion_channels(verbs: PyverbsLayer) -> None:
+    """Each one's completion channel is found among those of the others."""
     device = verbs.open(None, None)
     before = len(os.listdir("/proc/self/fd"))
     made = [device.create_queue_pair(send_depth=16, receive_depth=64) for _ in range(50)]
@@ -142,7 +142,7 @@ def test_many_queue_pairs(verbs: PyverbsLayer) -> None:
 
 
 def test_logging_is_left_alone(verbs: PyverbsLayer) -> None:
-    """pyverbs calls logging.basicConfig as it is imported."""
+    """pyverbs calls logging.basicConfig on import."""
     program = (
         "import logging; from aioproducer.transport.rdma.pyverbs_layer import PyverbsLayer; PyverbsLayer(); "
         "print(logging.root.handlers, logging.root.level)"
@@ -151,7 +151,7 @@ def test_logging_is_left_alone(verbs: PyverbsLayer) -> None:
     assert told.stdout == "[] 30\n"
 
 
-def test_a_port_that_is_down(guest_verbs: PyverbsLayer) -> None:
+def test_a_port_that_is_down_is_named_in_the_error(guest_verbs: PyverbsLayer) -> None:
     subprocess.run(["ip", "link", "set", "lo", "down"], check=True)
     try:
         with pytest.raises(RdmaUnavailableError, match=r"port 1 of rxe0 is down \(ip link set \.\.\. up\)"):
@@ -161,7 +161,7 @@ def test_a_port_that_is_down(guest_verbs: PyverbsLayer) -> None:
     _until_usable(guest_verbs)
 
 
-def test_no_device(guest_verbs: PyverbsLayer) -> None:
+def test_a_missing_device_is_an_error(guest_verbs: PyverbsLayer) -> None:
     subprocess.run(["rdma", "link", "delete", "rxe0"], check=True)
     try:
         with pytest.raises(RdmaUnavailableError, match=r"there is no RDMA device: .*modprobe rdma_rxe; rdma link add"):
@@ -172,7 +172,7 @@ def test_no_device(guest_verbs: PyverbsLayer) -> None:
 
 
 def _until_usable(verbs: PyverbsLayer) -> None:
-    """The kernel gives a port its addresses some time after it came up."""
+    """Wait for a port's addresses, which the kernel assigns some time after the port is up."""
     for _ in range(100):
         try:
             device = verbs.open(None, "127.0.0.1")

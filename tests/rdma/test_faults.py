@@ -1,4 +1,4 @@
-"""A producer over RDMA, a broker in another process, and what goes wrong between them."""
+"""A producer over RDMA, a broker in another process, and failures between them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PATIENCE_SECONDS = 60
 
 @pytest.fixture(autouse=True)
 def nothing_left(guest_verbs, request):
-    """Of verbs objects, as the kernel counts them, and of this process's threads."""
+    """Check that no verbs objects are left, as the kernel counts them, and no threads of this process."""
     if "broker" in request.fixturenames:
         request.getfixturevalue("broker")
     threads = set(threading.enumerate())
@@ -49,7 +49,7 @@ class Broker:
         return json.loads(self.process.stdout.readline())
 
     def stored(self, topic):
-        """Number of records in the topic, and the checksum of their values."""
+        """Return the number of records in the topic, and the checksum of their values."""
         print(topic, file=self.process.stdin, flush=True)
         return self._told()
 
@@ -72,7 +72,7 @@ def running_broker():
 
 @pytest.fixture(scope="module")
 def broker():
-    """One for all tests that let it live: it takes an emulated machine seconds to start."""
+    """A broker for all tests that do not kill it: its start takes seconds on an emulated machine."""
     if os.environ.get("AIOPRODUCER_IN_GUEST") != "1":
         pytest.skip("`make test-rdma` runs this in a guest")
     with running_broker() as running:
@@ -85,12 +85,12 @@ def topic():
 
 
 def described(values):
-    """As ``Broker.stored`` has it."""
+    """Return the expected result of ``Broker.stored``."""
     return [len(values), zlib.crc32(b"".join(values))]
 
 
-async def test_a_broker_that_stands_still(broker, topic):
-    """Its card goes on and it does not: credits end, nothing overruns, and all arrives once it goes on itself."""
+async def test_a_paused_broker_receives_everything_after_it_continues(broker, topic):
+    """Its card continues while the process is stopped: credits run out, and nothing overruns the ring."""
     values = [os.urandom(400_000) for _ in range(10)]
     at_rest = held()
     async with Producer(bootstrap_servers=broker.bootstrap_servers, transport="rdma") as producer:
@@ -113,8 +113,8 @@ async def test_a_broker_that_stands_still(broker, topic):
     until_held(at_rest)
 
 
-async def test_a_broker_that_is_killed_under_load(topic):
-    """Nothing waits for it longer than it was to wait."""
+async def test_records_for_a_killed_broker_fail_in_time(topic):
+    """No record waits longer than its timeout."""
     with running_broker() as broker:
         async with Producer(
             bootstrap_servers=broker.bootstrap_servers,
@@ -123,7 +123,7 @@ async def test_a_broker_that_is_killed_under_load(topic):
             request_timeout_ms=2000,
             delivery_timeout_ms=4000,
         ) as producer:
-            # More than is sent before the first is acknowledged.
+            # More records than are sent before the first acknowledgement.
             deliveries = [producer.send(topic, os.urandom(20_000)) for _ in range(300)]
             await deliveries[0]
             broker.process.kill()
@@ -132,13 +132,13 @@ async def test_a_broker_that_is_killed_under_load(topic):
             failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
             assert failures
             assert all(isinstance(failure, KafkaError) for failure in failures)
-            # What was acknowledged was so in order, and before all that was not.
+            # Acknowledged records are in order, and before all others.
             assert not any(isinstance(outcome, BaseException) for outcome in outcomes[: -len(failures)])
             assert producer.metrics()["connection-close-total"] >= 1
 
 
 @pytest.mark.parametrize("zero_copy", [True, False], ids=["gathered", "copied"])
-async def test_many_times_through_small_rings(broker, topic, zero_copy):
+async def test_records_pass_through_small_rings_many_times(broker, topic, zero_copy):
     values = [os.urandom(1000 + 977 * (number % 50)) for number in range(150)]
     connector = RdmaConnector(ring_bytes=32768, slots=8, zero_copy=zero_copy)
     async with Producer(bootstrap_servers=broker.bootstrap_servers, transport=connector) as producer:
@@ -151,8 +151,8 @@ async def test_many_times_through_small_rings(broker, topic, zero_copy):
     assert broker.stored(topic) == described(values)
 
 
-async def test_a_producer_that_is_killed_under_load(broker, topic):
-    """The broker has nothing left of it, and serves the next one."""
+async def test_a_broker_releases_a_killed_producer(broker, topic):
+    """The broker has no verbs objects left of it, and serves the next producer."""
     at_rest = held()
     with limited(["endless", broker.bootstrap_servers, topic]) as process:
         for _ in range(5):
@@ -168,7 +168,7 @@ async def test_a_producer_that_is_killed_under_load(broker, topic):
 
 @contextmanager
 def limited(arguments, memory_bytes=None):
-    """A process of tests.rdma.sending, that may lock so much memory, though it is root's."""
+    """Run tests.rdma.sending with a limit of locked memory, although it runs as root."""
     command = [sys.executable, "-m", "tests.rdma.sending", *arguments]
     if memory_bytes is not None:
         limit = ["prlimit", f"--memlock={memory_bytes}:{memory_bytes}"]
@@ -180,8 +180,8 @@ def limited(arguments, memory_bytes=None):
             process.kill()
 
 
-def test_memory_for_the_rings_but_not_for_the_records(broker, topic):
-    """They are copied then, and one line of the log says why."""
+def test_without_enough_locked_memory_records_are_copied(broker, topic):
+    """The limit allows the rings, but not the records' memory; one line of the log has the reason."""
     with limited(["some", broker.bootstrap_servers, topic], 8 << 20) as process:
         told = json.loads(process.stdout.readline())
     assert told["sent"] == broker.stored(topic)
@@ -189,7 +189,7 @@ def test_memory_for_the_rings_but_not_for_the_records(broker, topic):
     assert "the limit of locked memory is 8388608 bytes (ulimit -l" in told["log"]
 
 
-def test_memory_for_nothing(broker, topic):
+def test_without_any_locked_memory_the_error_names_the_limit(broker, topic):
     with limited(["some", broker.bootstrap_servers, topic], 1 << 20) as process:
         told = json.loads(process.stdout.readline())
     assert "the limit of locked memory is 1048576 bytes (ulimit -l" in told["error"]

@@ -1,7 +1,7 @@
-"""Producers over RDMA, through a gateway, to Apache Kafka: the guest has the producers and the gateway.
+"""Producers over RDMA, through a gateway, to Apache Kafka: the guest runs the producers and the gateway.
 
-Kafka runs on this machine, at an address that it has told nobody in the guest: they reach it as 10.0.2.2. What it has
-stored is read here, by a consumer that this project did not write.
+Kafka runs on this machine and advertises an address that the guest does not use: it reaches Kafka as 10.0.2.2. The
+stored records are read here, by another project's consumer.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tests.kafka.cluster import KafkaCluster
 from tests.rdma import gateway_load
 from tests.rdma.guest import machine
 
-# How many records over all codecs; more of them in a soak.
+# Number of records over all codecs; more in a soak.
 RECORDS = int(os.environ.get("AIOPRODUCER_RDMA_RECORDS", "10000"))
 
-# An emulated machine takes a minute, and three times as long where other work leaves it a part of a processor.
+# An emulated machine takes a minute, and three times as long if other work leaves it only a part of a processor.
 _LIMIT_SECONDS = 420 + RECORDS / 500
 
 pytestmark = pytest.mark.timeout(_LIMIT_SECONDS + 240)
@@ -41,7 +41,7 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def steps(cluster):
-    """What the guest's program told of each of its steps; the topics are there for everybody to read."""
+    """The guest's output for each of its steps; the topics can be read by every test."""
     prefix = f"topic-{uuid.uuid4().hex[:8]}"
     for name in (*gateway_load.CODECS, "restarts", "killed"):
         cluster.create_topic(gateway_load.topic_of(prefix, name), gateway_load.PARTITIONS)
@@ -50,7 +50,7 @@ def steps(cluster):
 
     def hear(data: bytes) -> None:
         said.extend(data)
-        # Shown where something goes wrong, and as it comes with `pytest -s`.
+        # Shown for a failed test, and at once with `pytest -s`.
         print(data.decode(errors="replace"), end="", flush=True)
 
     command = [sys.executable, "-X", "faulthandler", "-m", "tests.rdma.gateway_load"]
@@ -70,7 +70,7 @@ def read(cluster, steps, name, at_least=0):
 def check_each_once_in_order(found, values):
     for partition in range(gateway_load.PARTITIONS):
         expected = values[partition :: gateway_load.PARTITIONS]
-        # Not compared as lists, whose difference would be a text of megabytes.
+        # Not compared as lists: their difference would be a text of megabytes.
         assert len(found[partition]) == len(expected), partition
         for record, value in zip(found[partition], expected, strict=True):
             assert record.value == value, (partition, record.offset)
@@ -85,21 +85,21 @@ def test_every_record_is_there_once_in_order(cluster, steps, codec):
 
 
 @pytest.mark.parametrize("codec", gateway_load.CODECS)
-def test_copies(steps, codec):
-    """Of uncompressed records no byte is copied, of compressed ones none twice."""
+def test_records_are_copied_as_rarely_as_possible(steps, codec):
+    """Uncompressed records are not copied, compressed ones only once."""
     copies = steps[codec]["bytes_copied"] / steps[codec]["bytes_sent"]
     assert copies < 0.05 if codec == "none" else copies <= 1
 
 
-def test_a_gateway_that_is_killed_and_started_again_under_load(cluster, steps):
+def test_a_restarted_gateway_loses_nothing_under_load(cluster, steps):
     assert steps["restarts"]["lost_connections"] >= gateway_load.RESTARTS
     values = [gateway_load.small_value(number) for number in range(gateway_load.RESTART_RECORDS)]
     assert steps["restarts"]["sent"] == len(values)
     check_each_once_in_order(read(cluster, steps, "restarts"), values)
 
 
-def test_a_producer_that_is_killed_under_load(cluster, steps):
-    """What was acknowledged is there; and what it left behind is no more than the beginning of what it was to send."""
+def test_acknowledged_records_of_a_killed_producer_are_stored(cluster, steps):
+    """The stored records are a prefix of the sent ones, and contain all acknowledged ones."""
     acknowledged = steps["killed"]["acknowledged"]
     assert acknowledged >= gateway_load.KILLED_AFTER
     for partition, found in read(cluster, steps, "killed").items():
@@ -108,6 +108,6 @@ def test_a_producer_that_is_killed_under_load(cluster, steps):
         assert [record.value for record in found] == [gateway_load.small_value(number) for number in numbers]
 
 
-def test_the_gateway_ends_as_it_is_told(steps):
+def test_the_gateway_ends_on_sigterm(steps):
     assert "stopped; 0 clients" in steps["stopped"]["said"]
     assert "Traceback" not in steps["stopped"]["said"]

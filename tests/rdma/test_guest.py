@@ -1,4 +1,4 @@
-"""The guest itself: what a command writes and ends with comes out of it, and it ends in time.
+"""The guest itself: it returns a command's output and exit code, and ends in time.
 
 ``make test-rdma`` runs these before anything in the guest.
 """
@@ -32,7 +32,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.usefixtures("bootable")
-def test_output_and_exit_code_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_guest_returns_output_and_exit_code_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     program = 'pwd; echo error >&2; rdma link; echo "$SAID"; touch written && echo wrote; seq 30000 | tail -n 1; exit 3'
     monkeypatch.setenv("SAID", "it's 'quoted'")
     run = _run("--", "sh", "-c", program)
@@ -50,7 +50,7 @@ def test_output_and_exit_code_of_a_command(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("bootable")
-def test_a_command_that_takes_too_long() -> None:
+def test_a_command_that_takes_too_long_is_ended() -> None:
     run = _run("--limit", "1", "--", "sh", "-c", "echo begun; sleep 600; echo ended")
     assert run.returncode == 124, run.stderr
     assert run.stdout.split() == ["begun"]
@@ -62,7 +62,7 @@ packaged = pytest.mark.skipif(
 
 
 @packaged
-def test_a_machine_without_debian_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_machine_without_debian_packages_is_unavailable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     run = _run("--", "true")
     assert run.returncode == 125
@@ -70,7 +70,7 @@ def test_a_machine_without_debian_packages(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @packaged
-def test_a_distribution_whose_pyverbs_is_for_another_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_pyverbs_for_another_python_is_unavailable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if shutil.which("apt-get") is None:
         pytest.skip("not a distribution with such packages")
     monkeypatch.setenv("AIOPRODUCER_TEST_CACHE", str(tmp_path))
@@ -83,7 +83,7 @@ def test_a_distribution_whose_pyverbs_is_for_another_python(monkeypatch: pytest.
         packages.resolve()
 
 
-def test_an_archive_as_the_kernel_reads_it() -> None:
+def test_an_archive_has_the_kernels_format() -> None:
     """Fields and padding of Documentation/driver-api/early-userspace/buffer-format.rst."""
     archive = cpio.archive({"a/b/c": b"12345", "init": b""})
     found = {}

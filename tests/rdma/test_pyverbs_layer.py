@@ -1,4 +1,4 @@
-"""What the layer on pyverbs decides and says without a device."""
+"""The layer on pyverbs without a device: its choice of a port, and its errors."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ def _port(address: str, device: str = "mlx5_0", *, roce_v2: bool = True, number:
         ("2001:db8::1", "127.0.0.1"),
     ],
 )
-def test_the_address_that_most_peers_reach(better: str, worse: str) -> None:
+def test_the_address_that_most_peers_reach_is_chosen(better: str, worse: str) -> None:
     ports = [_port(worse, number=1), _port(better, number=2)]
     assert choose_port(ports, None, []) is ports[1]
     assert choose_port(reversed(ports), None, []) is ports[1]
 
 
-def test_udp_rather_than_bare_ethernet() -> None:
+def test_udp_is_preferred_to_bare_ethernet() -> None:
     ports = [_port("192.0.2.1", roce_v2=False), _port("2001:db8::1", roce_v2=True)]
     assert choose_port(ports, None, []) is ports[1]
 
 
-def test_the_first_of_equals() -> None:
+def test_the_first_of_equal_addresses_is_chosen() -> None:
     ports = [_port("192.0.2.1", "mlx5_0"), _port("192.0.2.2", "mlx5_1")]
     assert choose_port(ports, None, []) is ports[0]
 
 
-def test_a_link_local_address_where_there_is_no_other() -> None:
+def test_a_link_local_address_is_the_last_resort() -> None:
     only = _port("fe80::1")
     assert choose_port([only], None, []) is only
 
 
 @pytest.mark.parametrize("text", ["192.0.2.7", "::ffff:192.0.2.7", "0000:0000:0000:0000:0000:ffff:c000:0207"])
-def test_an_address_in_any_of_its_forms(text: str) -> None:
+def test_an_address_is_accepted_in_any_form(text: str) -> None:
     wanted = _port("192.0.2.7", number=2)
     assert choose_port([_port("192.0.2.1"), wanted, _port("fe80::1")], text, []) is wanted
 
 
-def test_an_address_that_no_port_has() -> None:
+def test_an_address_that_no_port_has_is_an_error() -> None:
     with pytest.raises(
         RdmaUnavailableError, match=r"no RDMA port has the address 192\.0\.2\.9: mlx5_0 has 192\.0\.2\.1"
     ):
@@ -68,14 +68,14 @@ def test_an_address_that_no_port_has() -> None:
         choose_port([_port("192.0.2.1")], "broker-1", [])
 
 
-def test_no_port_that_can_be_used_and_why() -> None:
+def test_without_a_usable_port_the_error_has_the_reasons() -> None:
     with pytest.raises(
         RdmaUnavailableError, match=r"no RDMA device has a port that can be used: port 1 of rxe0 is down"
     ):
         choose_port([], None, ["port 1 of rxe0 is down"])
 
 
-def test_pyverbs_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_pyverbs_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     _forget_pyverbs(monkeypatch)
     monkeypatch.setitem(sys.modules, "pyverbs", None)
     with pytest.raises(
@@ -84,8 +84,8 @@ def test_pyverbs_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         PyverbsLayer()
 
 
-def test_a_library_that_pyverbs_needs_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As the first extension module of a pyverbs whose libibverbs was removed raises it."""
+def test_the_error_without_libibverbs_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The exception is that of pyverbs' first extension module after libibverbs was removed."""
     package = tmp_path / "pyverbs"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -98,7 +98,7 @@ def test_a_library_that_pyverbs_needs_is_missing(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def without_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """pyverbs as it is on a machine without a card."""
+    """Simulate pyverbs on a machine without a card."""
     package = tmp_path / "pyverbs"
     package.mkdir()
     for module in ("__init__", "pd", "mr", "cq", "qp", "wr", "addr"):
@@ -110,7 +110,7 @@ def without_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_device")
-def test_a_producer_on_a_machine_without_a_device_is_told_at_once_and_not_by_a_send_that_waits() -> None:
+def test_starting_a_producer_without_a_device_fails_at_once() -> None:
     with pytest.raises(
         ConfigurationError, match=r"transport 'rdma' cannot be used: there is no RDMA device: .*modprobe rdma_rxe"
     ):
@@ -118,7 +118,7 @@ def test_a_producer_on_a_machine_without_a_device_is_told_at_once_and_not_by_a_s
 
 
 @pytest.mark.usefixtures("without_device")
-def test_rdma_or_tcp_is_tcp_on_a_machine_without_a_device(caplog: pytest.LogCaptureFixture) -> None:
+def test_rdma_with_fallback_uses_tcp_without_a_device(caplog: pytest.LogCaptureFixture) -> None:
     Producer(bootstrap_servers="localhost:9092", transport="rdma,tcp")
     assert "No RDMA, connecting by TCP: there is no RDMA device" in caplog.text
 

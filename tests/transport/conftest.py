@@ -1,4 +1,4 @@
-"""A recorded client over each transport, and a peer written by others (asyncio's servers) or in memory."""
+"""A recorded client over each transport, and a peer: asyncio's servers, or a handler in memory or over RDMA."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ RELEASED = 0xEE
 
 
 class Recorder:
-    """A handler that keeps what came, complains of breaches of the contract, and spoils memory as soon as it may."""
+    """A handler that keeps received data, reports breaches of the contract, and overwrites released memory at once."""
 
     def __init__(self) -> None:
         self.received = bytearray()
         self.completions: list[int] = []
-        """What each ``write_completed`` said."""
+        """The count of each ``write_completed``."""
         self.lost: list[Exception | None] = []
         self.breaches: list[str] = []
         self.on_data: Callable[[bytes], None] | None = None
@@ -41,7 +41,7 @@ class Recorder:
         self.transport: Transport | None = None
         self._inside: str | None = None
         self._lent: deque[list[bytearray]] = deque()
-        """Of each write that is not completed: what it was written from."""
+        """The memory of each write that is not completed."""
         self._closed = False
         self._changed = asyncio.Event()
 
@@ -85,7 +85,7 @@ class Recorder:
         return self.transport
 
     def write(self, *pieces: bytes) -> bool:
-        """Write copies of ``pieces``, and overwrite them the moment the transport has done with them."""
+        """Write copies of ``pieces``, and overwrite them as soon as the transport has released them."""
         memory = [bytearray(piece) for piece in pieces]
         return self.write_lent(memory, memory)
 
@@ -137,7 +137,7 @@ def _spoil(memories: list[bytearray]) -> None:
 
 
 class MemoryPeer:
-    """The accepting side in memory; takes bytes only while somebody reads them, unless it is told otherwise."""
+    """The accepting side in memory; accepts bytes only during ``read``, unless set otherwise."""
 
     def __init__(self, transport: MemoryTransport | RdmaTransport) -> None:
         self.transport = transport
@@ -193,7 +193,7 @@ class MemoryPeer:
 
 
 class RdmaPeer(MemoryPeer):
-    """The accepting side over RDMA; takes bytes once somebody reads them."""
+    """The accepting side over RDMA; accepts bytes once ``read`` is called."""
 
     transport: RdmaTransport
 
@@ -207,7 +207,7 @@ class RdmaPeer(MemoryPeer):
 
 
 class StreamPeer:
-    """The accepting side as asyncio's own streams have it."""
+    """The accepting side by asyncio's streams."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -234,16 +234,16 @@ class StreamPeer:
         self.writer.transport.abort()
 
     async def end(self) -> None:
-        # asyncio's own TLS transport of CPython 3.11.2 cannot be aborted when it has ended already.
+        # asyncio's TLS transport of CPython 3.11.2 raises an error in abort after its end.
         with contextlib.suppress(AttributeError):
             self.writer.transport.abort()
-        # The reset that the peer sees is what abort is for.
+        # Abort, so that the peer sees a reset.
         with contextlib.suppress(OSError):
             await self.writer.wait_closed()
 
 
 class Wire:
-    """Connections of one kind: ``connect`` gives the recorded client and its peer."""
+    """Connections of one kind: ``connect`` returns the recorded client and its peer."""
 
     kind: str
     connector: Connector
@@ -383,7 +383,7 @@ async def _stream_wire(
     size = 4096 if small else -1
     listening = socket.create_server((StreamWire.host, 0))
     if small:
-        # Not as small as the sender's: a window below the loopback's segment size is opened by timers only.
+        # Larger than the sender's: only timers open a window below the loopback's segment size.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -419,7 +419,7 @@ async def _wires(kind: str, certificates: Certificates, *, small: bool) -> Async
 
 @pytest.fixture(params=["memory", "tcp", "tls", "rdma"])
 async def wire(request: pytest.FixtureRequest, certificates: Certificates) -> AsyncIterator[Wire]:
-    """Connections with buffers as they are."""
+    """Connections with buffers of the default size."""
     async for made in _wires(request.param, certificates, small=False):
         yield made
 
@@ -433,13 +433,13 @@ async def small_wire(request: pytest.FixtureRequest, certificates: Certificates)
 
 @pytest.fixture
 def stream_wire() -> Callable[..., contextlib.AbstractAsyncContextManager[StreamWire]]:
-    """``stream_wire(kind, client_context, server_context)``: over sockets, with contexts of the test's own."""
+    """``stream_wire(kind, client_context, server_context)``: connections over sockets, with the given contexts."""
     return _stream_wire
 
 
 @pytest.fixture
 async def rdma_server(recorder: Callable[[], Recorder]) -> AsyncIterator[RdmaServer]:
-    """An RDMA listener and a connector to it; everything is gone afterwards: verbs objects, threads and tasks."""
+    """An RDMA listener and a connector to it; afterwards no verbs objects, threads or tasks are left."""
     threads = set(threading.enumerate())
     made = RdmaServer(recorder)
     yield made
@@ -451,14 +451,14 @@ async def rdma_server(recorder: Callable[[], Recorder]) -> AsyncIterator[RdmaSer
 
 @pytest.fixture
 def listening() -> Iterator[socket.socket]:
-    """A listening socket on 127.0.0.1 that nobody accepts from but the test, blocking."""
+    """A blocking listening socket on 127.0.0.1, from which only the test accepts."""
     with socket.create_server(("127.0.0.1", 0)) as made:
         yield made
 
 
 @pytest.fixture
 def loop_errors() -> Callable[[], list[dict[str, object]]]:
-    """Collect what is given to the running loop's exception handler from now on."""
+    """Collect the contexts that the running loop's exception handler receives from now on."""
 
     def collect() -> list[dict[str, object]]:
         errors: list[dict[str, object]] = []
@@ -470,7 +470,7 @@ def loop_errors() -> Callable[[], list[dict[str, object]]]:
 
 @pytest.fixture
 def turns() -> Callable[[int], Awaitable[None]]:
-    """Let the loop turn that many times."""
+    """Wait for that many iterations of the loop."""
 
     async def turn(count: int) -> None:
         for _ in range(count):

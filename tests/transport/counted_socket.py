@@ -1,4 +1,4 @@
-"""What a transport tries to send and receive, noted without its knowing."""
+"""Recording a transport's attempts to send and receive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class CountedSocket:
-    """In a socket's place in its transport: notes every call that sends or receives."""
+    """Replaces a transport's socket, and records every call that sends or receives."""
 
     def __init__(self, of: socket.socket, calls: list[str]) -> None:
         self._of = of
@@ -32,7 +32,7 @@ class CountedSocket:
 
 
 class CountedViews(deque[memoryview]):
-    """In the place of what is unsent: notes every look for something to send, also one that finds nothing."""
+    """Replaces a transport's queue of unsent data, and records every check of it, even if it is empty."""
 
     def __init__(self, of: deque[memoryview], calls: list[str]) -> None:
         super().__init__(of)

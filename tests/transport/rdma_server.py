@@ -15,7 +15,7 @@ HELLO = Facts(Kind.HELLO, b"t" * 16, bytes(16), QUEUE_PAIR, RING)
 
 
 class RdmaServer:
-    """A listener over a fabric of its own, whose connections are recorders."""
+    """A listener over a separate fabric; the handlers of its connections are recorders."""
 
     def __init__(self, recorder):
         self.recorder = recorder

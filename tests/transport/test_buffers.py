@@ -50,13 +50,13 @@ def test_items_wider_than_a_byte_count_as_their_bytes():
     ],
     ids=lambda buffer: type(buffer).__name__ + str(getattr(buffer, "shape", "")) + str(getattr(buffer, "format", "")),
 )
-def test_views_are_of_single_bytes_whatever_the_buffer_is_of(buffer):
+def test_views_have_single_bytes_for_buffers_of_any_format(buffer):
     (view,) = views_of([buffer])
     assert (view.format, view.shape, bytes(view)) == ("B", (6,), b"abcdef")
 
 
 @pytest.mark.parametrize("empty", [b"", bytearray(), array.array("q"), memoryview(b"").cast("c")])
-def test_what_is_empty_has_no_view(empty):
+def test_an_empty_buffer_has_no_view(empty):
     assert views_of([b"a", empty]) == [b"a"]
 
 
@@ -68,6 +68,6 @@ def test_views_are_of_the_same_memory():
 
 
 @pytest.mark.parametrize("wrong", ["text", 3, memoryview(b"abcd")[::2]])
-def test_what_has_no_contiguous_bytes_is_refused(wrong):
+def test_an_item_without_contiguous_bytes_is_refused(wrong):
     with pytest.raises(TypeError):
         views_of([wrong])

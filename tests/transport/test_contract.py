@@ -1,8 +1,8 @@
-"""What every transport promises (``aioproducer.transport.base``), asked of each of them.
+"""The contract of transports (``aioproducer.transport.base``), tested for each of them.
 
-The recorded client overwrites each buffer the moment the transport says that it has done with it, so every test that
-looks at what the peer got also asks whether memory was read after its release; and it notes each callback that comes
-from inside ``write``, ``close``, ``abort`` or a task, comes after ``connection_lost``, or is not due.
+The recorded client overwrites each buffer as soon as the transport releases it. Therefore every test that compares the
+peer's data also detects memory that is read after its release. The client also records each callback from inside
+``write``, ``close``, ``abort`` or a task, after ``connection_lost``, or without a reason.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ async def test_short_writes_give_the_same_bytes(small_wire, writes, window, wait
     client.close()
     assert await reading == expected
     peer.close()
-    # Nothing is said of writes that were complete at once.
+    # Writes that complete at once cause no callback.
     assert sum(client.completions) == pending
     assert await client.until_lost() is None
     await small_wire.shut()
 
 
-async def test_ten_megabytes_both_ways_at_once(wire):
+async def test_ten_megabytes_arrive_in_both_directions_at_once(wire):
     client, peer = await wire.connect()
     size = 10_000_000
     there, back = os.urandom(size), os.urandom(size)
@@ -69,7 +69,7 @@ async def test_ten_megabytes_both_ways_at_once(wire):
     assert await client.until_received(size) == back
 
 
-async def test_one_large_write(wire):
+async def test_one_large_write_arrives_complete(wire):
     client, peer = await wire.connect()
     reading = asyncio.ensure_future(peer.read(10_000_000))
     data = os.urandom(10_000_000)
@@ -79,7 +79,7 @@ async def test_one_large_write(wire):
     assert client.completions == [1]
 
 
-async def test_more_buffers_than_one_call_to_the_system_takes(wire):
+async def test_more_buffers_than_a_system_call_accepts_are_sent(wire):
     client, peer = await wire.connect()
     pieces = [number.to_bytes(4) for number in range(5000)]
     reading = asyncio.ensure_future(peer.read(20_000))
@@ -114,7 +114,7 @@ async def test_data_that_arrives_in_one_piece_is_delivered_without_more(wire):
 
 
 async def calls_in_idle_turns(wire, client, turns) -> int:
-    """How often the transport tries to send, or looks for what has completed, in a hundred turns of the loop."""
+    """Count the attempts to send or to find completed writes, in a hundred iterations of the loop."""
     transport = client._opened()
     calls = []
     with pytest.MonkeyPatch.context() as patch:
@@ -129,7 +129,7 @@ async def calls_in_idle_turns(wire, client, turns) -> int:
     return len(calls)
 
 
-async def test_the_loop_is_idle_while_the_peer_takes_nothing(wire, turns):
+async def test_the_loop_is_idle_while_the_peer_reads_nothing(wire, turns):
     client, _ = await wire.connect()
     assert not client.write(os.urandom(20_000_000))
     await turns(200)
@@ -179,7 +179,7 @@ async def test_nothing_is_received_after_close(wire):
     assert client.received == b""
 
 
-async def test_the_connection_lives_in_both_directions_after_idle_turns(wire, turns):
+async def test_the_connection_works_in_both_directions_after_idle_iterations(wire, turns):
     client, peer = await wire.connect()
     for number in range(3):
         await turns(10)
@@ -190,7 +190,7 @@ async def test_the_connection_lives_in_both_directions_after_idle_turns(wire, tu
     assert client.received == b"answer 0answer 1answer 2"
 
 
-async def test_nothing_to_write_is_complete(wire):
+async def test_an_empty_write_is_complete_at_once(wire):
     client, _ = await wire.connect()
     assert client.write()
     assert client.write(b"", b"")
@@ -207,7 +207,7 @@ async def test_a_view_of_numbers_is_sent_as_its_bytes(wire, count):
 
 
 @pytest.mark.parametrize("wrong", ["text", 1, None])
-async def test_what_is_no_buffer_is_refused_and_the_connection_lives(wire, wrong):
+async def test_an_item_that_is_no_buffer_is_refused_and_the_connection_continues(wire, wrong):
     client, peer = await wire.connect()
     with pytest.raises(TypeError):
         client._opened().write([b"not sent", wrong])
@@ -215,7 +215,7 @@ async def test_what_is_no_buffer_is_refused_and_the_connection_lives(wire, wrong
     assert await peer.read(4) == b"sent"
 
 
-async def test_a_view_with_gaps_is_refused_and_the_connection_lives(wire):
+async def test_a_view_with_gaps_is_refused_and_the_connection_continues(wire):
     client, peer = await wire.connect()
     with pytest.raises((TypeError, BufferError)):
         client._opened().write([b"not sent", memoryview(b"abcd")[::2]])
@@ -223,7 +223,7 @@ async def test_a_view_with_gaps_is_refused_and_the_connection_lives(wire):
     assert await peer.read(4) == b"sent"
 
 
-async def test_a_view_that_was_released_is_refused_and_the_connection_lives(wire):
+async def test_a_released_view_is_refused_and_the_connection_continues(wire):
     client, peer = await wire.connect()
     released = memoryview(b"released")
     released.release()
@@ -233,7 +233,7 @@ async def test_a_view_that_was_released_is_refused_and_the_connection_lives(wire
     assert await peer.read(4) == b"sent"
 
 
-async def test_peer_that_never_reads(small_wire, turns):
+async def test_a_write_to_a_peer_that_never_reads_stays_pending(small_wire, turns):
     client, _ = await small_wire.connect()
     data = memoryview(bytes(32_000_000))
     tracemalloc.start()
@@ -249,7 +249,7 @@ async def test_peer_that_never_reads(small_wire, turns):
     assert await client.until_lost() is None
 
 
-async def test_abort_in_the_middle_drops_the_rest(wire, turns):
+async def test_abort_during_a_write_drops_unsent_data(wire, turns):
     client, peer = await wire.connect()
     data = os.urandom(20_000_000)
     assert not client.write(data)
@@ -266,7 +266,7 @@ async def test_abort_in_the_middle_drops_the_rest(wire, turns):
     assert data.startswith(got)
 
 
-async def test_abort_after_close_that_cannot_finish(small_wire, turns):
+async def test_abort_ends_a_close_that_cannot_finish(small_wire, turns):
     client, _ = await small_wire.connect()
     assert not client.write(os.urandom(8_000_000))
     client.close()
@@ -277,7 +277,7 @@ async def test_abort_after_close_that_cannot_finish(small_wire, turns):
 
 
 @pytest.mark.parametrize("written", [0, 20_000_000])
-async def test_reset_by_the_peer(wire, written):
+async def test_a_reset_by_the_peer_is_reported(wire, written):
     client, peer = await wire.connect()
     client.write(os.urandom(written))
     peer.reset()
@@ -286,7 +286,7 @@ async def test_reset_by_the_peer(wire, written):
     assert f"127.0.0.1:{wire.port}" in str(error)
 
 
-async def test_reset_by_the_peer_while_closing(small_wire):
+async def test_a_reset_by_the_peer_ends_a_closing_connection(small_wire):
     client, peer = await small_wire.connect()
     assert not client.write(os.urandom(8_000_000))
     client.close()
@@ -296,7 +296,7 @@ async def test_reset_by_the_peer_while_closing(small_wire):
 
 
 @pytest.mark.parametrize("calls", list(itertools.product(["close", "abort"], repeat=3)), ids="-".join)
-async def test_the_loss_is_reported_once_however_the_connection_is_ended(wire, turns, calls):
+async def test_the_loss_is_reported_once_for_every_way_of_ending(wire, turns, calls):
     client, peer = await wire.connect()
     client.write(b"hello")
     for call in calls:
@@ -315,7 +315,7 @@ async def test_the_loss_is_reported_once_however_the_connection_is_ended(wire, t
     assert client.lost == [None]
 
 
-async def test_close_by_both_sides_at_once(small_wire):
+async def test_both_sides_may_close_at_once(small_wire):
     client, peer = await small_wire.connect()
     data = os.urandom(2_000_000)
     client.write(data)
@@ -327,7 +327,7 @@ async def test_close_by_both_sides_at_once(small_wire):
     assert await client.until_lost() is None
 
 
-async def test_the_peer_closes_while_a_write_is_pending(wire):
+async def test_the_peer_may_close_while_a_write_is_pending(wire):
     client, peer = await wire.connect()
     peer.write(b"last words")
     await client.until_received(10)
@@ -388,14 +388,14 @@ async def test_an_exception_from_connection_lost_is_not_lost(wire, loop_errors, 
     assert [context["exception"] for context in errors] == [failure]
 
 
-async def test_write_from_inside_the_callbacks(wire):
+async def test_callbacks_may_write(wire):
     client, peer = await wire.connect()
     client.on_data = lambda data: client.write(b"<" + data + b">") and None
     peer.write(b"question")
     assert await peer.read(10) == b"<question>"
 
 
-async def test_write_from_inside_write_completed(small_wire):
+async def test_write_completed_may_write(small_wire):
     client, peer = await small_wire.connect()
     rest = [numbered(500_000, start) for start in (1, 2, 3)]
 
@@ -411,7 +411,7 @@ async def test_write_from_inside_write_completed(small_wire):
 
 
 @pytest.mark.parametrize("how", ["close", "abort"])
-async def test_end_from_inside_data_received(wire, how):
+async def test_data_received_may_end_the_connection(wire, how):
     client, peer = await wire.connect()
     client.on_data = lambda _: getattr(client, how)()
     for _ in range(20):
@@ -422,7 +422,7 @@ async def test_end_from_inside_data_received(wire, how):
 
 
 @pytest.mark.parametrize("how", ["close", "abort"])
-async def test_end_from_inside_write_completed(small_wire, how):
+async def test_write_completed_may_end_the_connection(small_wire, how):
     client, peer = await small_wire.connect()
     client.on_completed = lambda: getattr(client, how)()
     data = os.urandom(8_000_000)
@@ -461,7 +461,7 @@ async def test_data_is_valid_only_during_the_call(wire):
         bytes(kept[0])
 
 
-async def test_the_peer_is_named_as_connected_to(wire):
+async def test_the_peer_has_the_name_that_was_connected_to(wire):
     client, _ = await wire.connect()
     assert client._opened().peer == f"127.0.0.1:{wire.port}"
 
@@ -476,7 +476,7 @@ def open_files() -> int:
 
 
 @pytest.mark.parametrize("count", range(8))
-async def test_connect_cancelled_leaves_nothing_open(wire, turns, count, recorder):
+async def test_a_cancelled_connect_leaves_nothing_open(wire, turns, count, recorder):
     before = open_files()
     client = recorder()
     task = asyncio.ensure_future(wire.connector.connect("127.0.0.1", wire.port, client))
@@ -493,7 +493,7 @@ async def test_connect_cancelled_leaves_nothing_open(wire, turns, count, recorde
 
 
 async def wire_emptied(wire, turns) -> None:
-    """Let the accepting side see what became of the connection, and drop it."""
+    """Let the accepting side handle the end of the connection, and drop it."""
     await turns(20)
     while not wire.peers.empty():
         wire.peers.get_nowait().reset()

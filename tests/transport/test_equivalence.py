@@ -1,4 +1,4 @@
-"""Over every transport the same requests arrive and the same responses come back, with faults or without."""
+"""Over every transport the same requests and the same responses arrive, with faults and without."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ARENA_BYTES = 200_000
 
 
 class Frames:
-    """A handler that cuts what comes into frames."""
+    """A handler that splits received data into frames."""
 
     def __init__(self):
         self.transport = None
@@ -55,7 +55,7 @@ class Frames:
 
 
 class Server(Frames):
-    """Answers each frame with its bytes backwards; breaks the connection where it is told to."""
+    """Answers each frame with its bytes reversed; breaks the connection at given points."""
 
     def __init__(self, run, transport):
         super().__init__()
@@ -83,7 +83,7 @@ class Server(Frames):
 
 
 class Client(Frames):
-    """Sends requests that lie in the arena or not, and takes the answers in order."""
+    """Sends requests from inside or outside the arena, and matches the answers in order."""
 
     def __init__(self, run):
         super().__init__()
@@ -109,7 +109,7 @@ class Client(Frames):
             start, size, lies_in_arena = run.requests[number]
             body = memoryview(run.arena)[start : start + size]
             self.unanswered.append(number)
-            # The head changes with each attempt and lies elsewhere, as a batch's does.
+            # The head changes with each attempt and lies outside the arena, as a batch's does.
             self.write(SIZE.pack(size), body if lies_in_arena else bytes(body))
 
     def connection_lost(self, exception):
@@ -118,7 +118,7 @@ class Client(Frames):
 
 
 class Run:
-    """All of ``requests`` answered, over as many connections as the faults make necessary."""
+    """Send ``requests`` until all are answered, over as many connections as the faults make necessary."""
 
     def __init__(self, arena, requests, faults):
         self.arena = arena
@@ -159,7 +159,7 @@ class Run:
 
 
 class LateDelivery:
-    """Carries out one write in each turn of the loop, so that what is read is what the memory holds then."""
+    """Carries out one write in each iteration of the loop, so that memory is read later than it is posted."""
 
     def __init__(self, fabric):
         fabric.hold()
@@ -179,7 +179,7 @@ class LateDelivery:
     params=["memory", "tcp", "tls", "rdma", "rdma that copies", "rdma with small rings", "rdma that delivers later"]
 )
 def ends(request, certificates):
-    """``ends(arena)``: a connector and a listener of one kind, and what must hold at the end."""
+    """``ends(arena)``: a connector and a listener of one kind, and a check for the end."""
 
     def make(arena):
         if request.param == "memory":
@@ -222,7 +222,7 @@ faults = st.dictionaries(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(requests=requests, faults=faults)
-async def test_the_same_requests_arrive_and_the_same_responses_come_back(ends, requests, faults):
+async def test_the_same_requests_and_responses_arrive(ends, requests, faults):
     arena = mmap.mmap(-1, ARENA_BYTES)
     arena[:] = numbered(ARENA_BYTES)
     connector, listener, check = ends(arena)
@@ -230,7 +230,7 @@ async def test_the_same_requests_arrive_and_the_same_responses_come_back(ends, r
     await run.complete(connector, listener)
     sent = [arena[start : start + size] for start, size, _ in requests]
     assert run.answers == [frame[::-1] for frame in sent]
-    # The server has seen all of them in order; after a fault again from the first that was not answered.
+    # The server has received all of them in order; after a fault again from the first unanswered one.
     expected = 0
     for frame in run.seen:
         index = next(index for index in range(expected, -1, -1) if index < len(sent) and sent[index] == frame)

@@ -1,4 +1,4 @@
-"""The accepting side over sockets: the same contract, where it may listen, and what it does when accepting fails."""
+"""The accepting side over sockets: the same contract, its addresses, and failures of accepting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.transport.numbered import numbered
 
 
 class Accepting:
-    """A listener whose connections are recorders."""
+    """A listener; the handlers of its connections are recorders."""
 
     def __init__(self, recorder):
         self.recorder = recorder
@@ -38,7 +38,7 @@ class Accepting:
 
 @pytest.fixture(params=["memory", "tcp", "tls", "rdma"])
 async def pair(request, certificates, recorder):
-    """``await pair()``: both sides of a new connection, ours each."""
+    """``await pair()`` returns both sides of a new connection between our transports."""
     accepting = Accepting(recorder)
     if request.param == "memory":
         listener = connector = MemoryNetwork(send_buffer_bytes=100_000)
@@ -74,7 +74,7 @@ async def pair(request, certificates, recorder):
         await listening.wait_closed()
 
 
-async def test_ten_megabytes_both_ways_at_once(pair):
+async def test_ten_megabytes_arrive_in_both_directions_at_once(pair):
     client, server = await pair()
     data = numbered(10_000_000)
     client.write(data)
@@ -83,7 +83,7 @@ async def test_ten_megabytes_both_ways_at_once(pair):
     assert await client.until_received(len(data)) == data[::-1]
 
 
-async def test_many_connections_share_a_receive_buffer_and_mix_nothing_up(pair):
+async def test_many_connections_share_a_receive_buffer_without_mixing_data(pair):
     sides = [await pair() for _ in range(20)]
     for number, (client, _) in enumerate(sides):
         client.write(bytes([number]) * 300_000)
@@ -104,11 +104,11 @@ async def test_a_reset_by_the_client_is_an_error(pair):
     client, server = await pair()
     client.abort()
     lost = await server.until_lost()
-    # TLS 1.3 says nothing after the handshake; the reset may come as a failed write of its session tickets.
+    # In TLS 1.3 the client sends nothing after the handshake; the reset may show as a failed write of session tickets.
     assert isinstance(lost, ConnectionError)
 
 
-async def test_pausing_the_accepting_side(pair, turns):
+async def test_the_accepting_side_can_be_paused(pair, turns):
     client, server = await pair()
     server.on_data = lambda data: server.transport.pause_reading()
     data = numbered(1_000_000)
@@ -145,7 +145,7 @@ async def ended(*sides):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", ""])
-async def test_where_it_listens(recorder, host):
+async def test_it_listens_at_the_requested_addresses(recorder, host):
     accepting = Accepting(recorder)
     listening = await listen(accepting, host)
     assert listening.host == host
@@ -156,7 +156,7 @@ async def test_where_it_listens(recorder, host):
     listening.close()
 
 
-async def test_ipv6(recorder):
+async def test_it_listens_at_an_ipv6_address(recorder):
     accepting = Accepting(recorder)
     try:
         listening = await listen(accepting, "::1")
@@ -169,7 +169,7 @@ async def test_ipv6(recorder):
     listening.close()
 
 
-async def test_a_name_with_addresses_of_this_machine_and_others(recorder, monkeypatch):
+async def test_only_addresses_of_this_machine_are_used(recorder, monkeypatch):
     async def getaddrinfo(host, port, **_):
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in addresses]
 
@@ -189,7 +189,7 @@ async def test_a_name_with_addresses_of_this_machine_and_others(recorder, monkey
         await listen(accepting, "broker.example")
 
 
-async def test_a_port_that_is_taken(recorder):
+async def test_a_port_that_is_taken_is_named_in_the_error(recorder):
     accepting = Accepting(recorder)
     listening = await listen(accepting)
     with pytest.raises(OSError, match=rf"cannot listen at 127\.0\.0\.1:{listening.port}: Address already in use"):
@@ -200,7 +200,7 @@ async def test_a_port_that_is_taken(recorder):
 
 
 async def test_a_port_taken_at_one_of_two_addresses_leaves_no_socket(recorder, monkeypatch):
-    # Addresses of this test alone: another process may connect from the port at 127.0.0.1 at any time.
+    # Addresses that only this test uses: another process may connect from the port at 127.0.0.1 at any time.
     async def getaddrinfo(host, port, **_):
         return [
             (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.13.1", "127.0.13.2")
@@ -215,12 +215,12 @@ async def test_a_port_taken_at_one_of_two_addresses_leaves_no_socket(recorder, m
             pass
 
 
-async def test_an_unknown_host(recorder):
+async def test_an_unknown_host_is_named_in_the_error(recorder):
     with pytest.raises(OSError, match=r"cannot resolve the host of does-not-exist\.invalid:0"):
         await listen(Accepting(recorder), "does-not-exist.invalid")
 
 
-async def test_options_of_the_sockets(recorder):
+async def test_sockets_have_their_options(recorder):
     accepting = Accepting(recorder)
     listening = await listen(accepting, send_buffer_bytes=40_000, receive_buffer_bytes=50_000)
     with socket.create_connection(("127.0.0.1", listening.port)):
@@ -234,7 +234,7 @@ async def test_options_of_the_sockets(recorder):
     listening.close()
 
 
-async def test_what_accept_raises_ends_that_connection_alone(recorder, caplog, turns):
+async def test_an_exception_of_accept_ends_only_that_connection(recorder, caplog, turns):
     accepting = Accepting(recorder)
 
     def accept(transport):
@@ -273,7 +273,7 @@ async def test_accept_may_write_and_close_at_once(recorder):
 
 
 class FailingSocket(socket.socket):
-    """A listening socket with errors to be raised by ``accept`` first."""
+    """A listening socket that first raises errors in ``accept``."""
 
     errors: list[int]
     calls = 0
@@ -294,7 +294,7 @@ def failing(monkeypatch):
     return FailingSocket
 
 
-async def test_accepting_goes_on_after_the_descriptors_ran_out(recorder, failing, monkeypatch, caplog):
+async def test_accepting_continues_after_descriptors_were_exhausted(recorder, failing, monkeypatch, caplog):
     monkeypatch.setattr("aioproducer.transport.listening._PAUSE_AFTER_ERROR", 0.05)
     accepting = Accepting(recorder)
     listening = await listen(accepting)
@@ -303,13 +303,13 @@ async def test_accepting_goes_on_after_the_descriptors_ran_out(recorder, failing
         server = await accepting.servers.get()
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
     assert "Too many open files" in caplog.text
-    # One call each for the errors and the connection; asking once more shows that nobody else is there.
+    # One call for each error and the connection; the last call finds no further connection.
     assert failing.calls <= 4
     await ended(server)
     listening.close()
 
 
-async def test_no_busy_loop_while_the_descriptors_are_gone(recorder, failing, turns):
+async def test_the_loop_is_idle_while_descriptors_are_exhausted(recorder, failing, turns):
     accepting = Accepting(recorder)
     listening = await listen(accepting)
     failing.errors = [errno.EMFILE] * 100
@@ -319,7 +319,7 @@ async def test_no_busy_loop_while_the_descriptors_are_gone(recorder, failing, tu
         listening.close()
 
 
-async def test_errors_of_one_connection_are_nothing(recorder, failing, caplog):
+async def test_errors_of_one_connection_do_not_interrupt_accepting(recorder, failing, caplog):
     accepting = Accepting(recorder)
     listening = await listen(accepting)
     failing.errors = [errno.ECONNABORTED, errno.EPROTO]
@@ -343,7 +343,7 @@ async def test_a_handshake_has_a_deadline(recorder, certificates, caplog):
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x10\0\x12\0\x03\0\0\0\0\0\0\0\0\0\0\0\0", b""])
-async def test_a_client_that_speaks_no_tls(recorder, certificates, caplog, said, turns):
+async def test_a_client_without_tls_is_logged(recorder, certificates, caplog, said, turns):
     caplog.set_level(logging.INFO)
     accepting = Accepting(recorder)
     listening = await listen(accepting, ssl_context=certificates.server_context())
@@ -359,7 +359,7 @@ async def test_a_client_that_speaks_no_tls(recorder, certificates, caplog, said,
     listening.close()
 
 
-async def test_a_client_that_does_not_trust_the_certificate(recorder, certificates, caplog, turns):
+async def test_a_client_that_does_not_trust_the_certificate_is_logged(recorder, certificates, caplog, turns):
     caplog.set_level(logging.INFO)
     accepting = Accepting(recorder)
     listening = await listen(accepting, ssl_context=certificates.server_context())
@@ -370,7 +370,7 @@ async def test_a_client_that_does_not_trust_the_certificate(recorder, certificat
     listening.close()
 
 
-async def test_handshakes_that_get_nowhere_do_not_keep_others_out(recorder, certificates):
+async def test_stalled_handshakes_do_not_keep_others_out(recorder, certificates):
     accepting = Accepting(recorder)
     listening = await listen(
         accepting, ssl_context=certificates.server_context(), handshake_timeout=0.2, max_handshakes=3
@@ -402,7 +402,7 @@ async def test_close_ends_the_handshakes(recorder, certificates, turns):
         assert silent.recv(1) == b""
 
 
-async def test_a_connection_reset_in_the_handshake(recorder, certificates, caplog, turns):
+async def test_a_connection_reset_in_the_handshake_is_logged(recorder, certificates, caplog, turns):
     caplog.set_level(logging.INFO)
     listening = await listen(Accepting(recorder), ssl_context=certificates.server_context())
     with socket.create_connection(("127.0.0.1", listening.port)) as sock:

@@ -1,4 +1,4 @@
-"""What the memory transport has beyond the contract: windows, a send buffer, refusals, the same order every time."""
+"""The memory transport beyond the contract: windows, a send buffer, refusals, and a reproducible order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aioproducer.transport.memory import MemoryNetwork
 
 
 class Side:
-    """A handler that keeps each callback, under its name, in a journal that both sides share."""
+    """A handler that records each callback, with its name, in a journal that both sides share."""
 
     def __init__(self, name, journal):
         self.name = name
@@ -52,7 +52,7 @@ async def test_memory_changed_before_its_release_is_seen_by_the_peer(turns):
     assert journal == [("server", b"wrong"), ("client", "completed")]
 
 
-async def test_a_window_cuts_a_write_into_turns(turns):
+async def test_a_window_splits_a_write_over_iterations(turns):
     client, server, journal = await connected()
     server.transport.receive_window = 3
     assert server.transport.receive_window == 3
@@ -61,7 +61,7 @@ async def test_a_window_cuts_a_write_into_turns(turns):
     assert journal == [("server", b"abc"), ("server", b"def"), ("server", b"g"), ("client", "completed")]
 
 
-async def test_a_shut_window_takes_nothing_until_it_opens(turns):
+async def test_a_closed_window_accepts_nothing_until_it_opens(turns):
     client, server, journal = await connected()
     server.transport.receive_window = 0
     assert not client.transport.write([b"abc"])
@@ -72,7 +72,7 @@ async def test_a_shut_window_takes_nothing_until_it_opens(turns):
     assert journal == [("server", b"abc"), ("client", "completed")]
 
 
-async def test_a_send_buffer_takes_what_it_has_room_for(turns):
+async def test_a_send_buffer_accepts_data_up_to_its_size(turns):
     client, server, journal = await connected(send_buffer_bytes=4)
     server.transport.receive_window = 0
     memory = bytearray(b"abc")
@@ -86,7 +86,7 @@ async def test_a_send_buffer_takes_what_it_has_room_for(turns):
     assert journal.count(("client", "completed")) == 1
 
 
-async def test_large_writes_take_more_than_one_turn(turns):
+async def test_large_writes_take_several_iterations(turns):
     client, _, journal = await connected()
     assert not client.transport.write([bytes(300_000)])
     await turns(5)
@@ -152,7 +152,7 @@ async def test_the_accepting_side_may_write_at_once(turns):
     assert journal == [("client", b"welcome"), ("server", "completed")]
 
 
-async def test_an_address_is_given_once():
+async def test_an_address_cannot_be_used_twice():
     network = MemoryNetwork()
     first = network.listen("a", 0, lambda transport: Side("", []))
     second = network.listen("a", 0, lambda transport: Side("", []))
@@ -168,7 +168,7 @@ async def test_an_address_is_given_once():
         await network.connect("a", 49152, Side("", []))
 
 
-async def test_what_accept_raises_comes_out_of_connect():
+async def test_connect_raises_an_exception_of_accept():
     network = MemoryNetwork()
 
     def accept(transport):
@@ -179,7 +179,7 @@ async def test_what_accept_raises_comes_out_of_connect():
         await network.connect("a", 1, Side("", []))
 
 
-async def test_connect_takes_a_turn_and_can_be_cancelled_in_it(turns):
+async def test_connect_takes_an_iteration_and_can_be_cancelled_in_it(turns):
     network = MemoryNetwork()
     accepted = []
     network.listen("a", 1, lambda transport: accepted.append(transport) or Side("", []))

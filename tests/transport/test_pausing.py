@@ -1,4 +1,4 @@
-"""``pause_reading`` and ``resume_reading``, asked of each transport."""
+"""``pause_reading`` and ``resume_reading`` of each transport."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def test_nothing_is_received_while_reading_is_paused(wire, turns):
     assert await client.until_received(len(data)) == data
 
 
-async def test_pause_from_inside_data_received(wire, turns):
+async def test_data_received_may_pause(wire, turns):
     client, peer = await wire.connect()
     sizes = []
 
@@ -38,11 +38,11 @@ async def test_pause_from_inside_data_received(wire, turns):
         await turns(3)
         assert len(sizes) == seen + 1
     assert client.received == data
-    # What came over RDMA is handed over where it lies; from a socket it is read first.
+    # Over RDMA, data is delivered in place; from a socket it is read first.
     assert max(sizes) <= (512 if wire.kind == "rdma" else 256) * 1024
 
 
-async def test_pausing_twice_and_resuming_twice_is_as_once(wire, turns):
+async def test_pausing_or_resuming_twice_has_no_further_effect(wire, turns):
     client, peer = await wire.connect()
     client.transport.resume_reading()
     client.transport.pause_reading()
@@ -81,7 +81,7 @@ async def test_data_before_the_end_is_received_after_a_pause(wire, turns):
 
 
 @pytest.mark.parametrize("how", ["close", "abort"])
-async def test_the_end_of_a_paused_connection(wire, how, turns):
+async def test_a_paused_connection_ends_after_it_is_resumed(wire, how, turns):
     client, peer = await wire.connect()
     client.transport.pause_reading()
     peer.write(bytes(100_000))
@@ -104,7 +104,7 @@ async def test_a_paused_connection_still_writes(wire):
 
 
 async def test_memory_is_free_after_a_write_that_failed_during_a_pause(stream_wire, certificates, turns):
-    """Otherwise somebody who reads on only when the write is through would wait for ever."""
+    """Otherwise a handler that resumes reading only after its write would wait without an end."""
     for kind in ("tcp", "tls"):
         contexts = (certificates.client_context(), certificates.server_context()) if kind == "tls" else (None, None)
         async with stream_wire(kind, *contexts) as wire:

@@ -1,4 +1,4 @@
-"""When lent memory is looked for though nothing is received: of a loop whose time is the test's."""
+"""Polling for lent memory while nothing is received, on a loop with the test's time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aioproducer.transport.rdma.ring import SendQueue
 
 
 class Loop:
-    """As much of a loop as is used, and what it was asked to call."""
+    """The used part of a loop, with its scheduled calls."""
 
     def __init__(self):
         self.timers = []
@@ -25,7 +25,7 @@ class Loop:
         return [timer.delay for timer in self.timers]
 
     def run(self):
-        """The time of the only timer has come."""
+        """Let the only timer expire."""
         (timer,) = self.timers
         self.timers.clear()
         timer.callback()
@@ -60,7 +60,7 @@ class Side:
         self.queue.completed(self.last)
 
     def be_late(self):
-        """What is lent completes, and nothing comes."""
+        """Let the lent memory complete, without received data."""
         self.lend()
         self.loop.run()
         self.complete()
@@ -71,21 +71,21 @@ def side():
     return Side()
 
 
-def test_where_nothing_has_come_yet_memory_is_looked_for_soon(side):
+def test_before_the_first_received_data_polls_are_frequent(side):
     side.lend()
     assert side.loop.delays() == [0.002]
     side.loop.run()
     assert side.looks == 1
 
 
-def test_where_answers_come_the_timer_is_longer_than_a_tick_of_the_system(side):
-    """A shorter one had the processor's timer set and set back with every wait of the loop: 22 us each in a guest."""
+def test_while_answers_arrive_the_timer_is_longer_than_a_system_tick(side):
+    """With a shorter one each wait of the loop set and reset the processor's timer: 22 us each in a guest."""
     side.answers.received()
     side.lend()
     assert side.loop.delays() == [0.1]
 
 
-def test_there_is_one_timer_for_all_that_is_lent(side):
+def test_one_timer_serves_all_lent_memory(side):
     for _ in range(5):
         side.lend()
     assert len(side.loop.timers) == 1
@@ -98,7 +98,7 @@ def test_without_lent_memory_nothing_is_polled_and_no_timer_is_left(side):
     assert (side.looks, side.loop.timers, side.answers.missing) == (0, [], False)
 
 
-def test_where_something_came_meanwhile_it_is_no_answer_that_is_missing(side):
+def test_data_received_since_the_timer_started_counts_as_an_answer(side):
     for _ in range(3):
         side.lend()
         side.answers.received()
@@ -108,7 +108,7 @@ def test_where_something_came_meanwhile_it_is_no_answer_that_is_missing(side):
     assert side.loop.delays() == [0.1]
 
 
-def test_one_answer_that_takes_long_is_none_that_is_missing(side):
+def test_one_slow_answer_does_not_count_as_missing(side):
     side.answers.received()
     side.be_late()
     assert (side.looks, side.answers.missing) == (1, False)
@@ -117,7 +117,7 @@ def test_one_answer_that_takes_long_is_none_that_is_missing(side):
     assert (side.looks, side.answers.missing) == (2, False)
 
 
-def test_twice_in_a_row_they_are_missing_and_the_second_time_is_found_soon(side):
+def test_after_two_timers_without_an_answer_polls_are_frequent(side):
     side.answers.received()
     side.be_late()
     side.lend()
@@ -128,7 +128,7 @@ def test_twice_in_a_row_they_are_missing_and_the_second_time_is_found_soon(side)
     assert not side.answers.missing
 
 
-def test_nothing_is_called_once_it_is_stopped_and_nothing_kept_alive():
+def test_after_stop_nothing_is_called_or_kept_alive():
     side = Side()
     side.lend()
     side.answers.stop()

@@ -1,4 +1,4 @@
-"""A connection over queue pairs: what is copied and what is not, credits, every way in which it fails, and its end."""
+"""A connection over queue pairs: copied and gathered data, credits, its failures, and its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Pairs:
         self.listening = None
 
     async def open(self, *, client=None, **options):
-        """Both sides of a connection, with ``options`` for both and those of ``client`` for the connector alone."""
+        """Return both sides of a connection: ``options`` are for both, those of ``client`` only for the connector."""
         self.connector = RdmaConnector(self.fabric, **{**options, **(client or {})})
         self.listener = RdmaListener(self.fabric, **options)
         self.servers = asyncio.Queue()
@@ -62,7 +62,7 @@ class Pairs:
 
 @pytest.fixture
 async def pairs(recorder):
-    """Everything is gone afterwards: verbs objects, threads; and no receiver was ever not ready."""
+    """Afterwards no verbs objects or threads are left, and every write has found a posted receive."""
     threads = set(threading.enumerate())
     made = Pairs(recorder)
     yield made
@@ -80,7 +80,7 @@ def arena():
 
 
 class TestMethodOne:
-    async def test_registered_memory_is_gathered_and_only_the_rest_is_copied(self, pairs, arena):
+    async def test_registered_memory_is_gathered_and_other_memory_is_copied(self, pairs, arena):
         client, server = await pairs.open()
         pairs.connector.register(arena)
         await until_registered(pairs.connector, arena)
@@ -96,8 +96,8 @@ class TestMethodOne:
         assert counters.signals == 1
 
     @pytest.mark.parametrize("end", [b"x", bytearray(b"x"), bytes(2000), bytes(100_000)])
-    async def test_what_is_not_taken_at_once_goes_in_order_all_the_same(self, pairs, end):
-        """Over a part's border, of another kind, or too much to be copied: found when some of it is copied already."""
+    async def test_data_that_does_not_fit_at_once_is_sent_in_order(self, pairs, end):
+        """Over a part's border, of another kind, or too much to copy: detected after some of it was copied."""
         memory = mmap.mmap(-1, 2 * 1024 * 1024, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         memory[:] = numbered(len(memory))
         client, server = await pairs.open()
@@ -110,7 +110,7 @@ class TestMethodOne:
             expected += b"".join(pieces)
             client.write_lent(pieces, [bytearray(1)])
         assert await server.until_received(len(expected)) == expected
-        # What is left behind the border, 400 bytes, is not worth a piece of its own.
+        # The 400 bytes after the border are not worth a separate piece.
         assert pairs.connector.counters.bytes_copied == len(expected) - 4 * 1000 + 400
 
     async def test_memory_of_several_parts_is_gathered_across_their_borders(self, pairs):
@@ -130,7 +130,7 @@ class TestMethodOne:
         await until_registered(pairs.connector, memory, refused=True)
         assert pairs.fabric.live.memory_regions == 4
 
-    async def test_where_one_part_is_refused_none_is_registered(self, pairs, caplog):
+    async def test_if_one_part_is_refused_none_is_registered(self, pairs, caplog):
         memory = mmap.mmap(-1, 5 * 1024 * 1024)
         client, server = await pairs.open()
         pairs.fabric.refuse_registrations(1, after=2)
@@ -141,7 +141,7 @@ class TestMethodOne:
         assert client.write_lent([memoryview(memory)[:100]], [])
         assert await server.until_received(100) == memory[:100]
 
-    async def test_memory_is_read_until_write_completed_and_not_later(self, pairs, arena, turns):
+    async def test_memory_is_read_only_until_write_completed(self, pairs, arena, turns):
         client, server = await pairs.open()
         pairs.connector.register(arena)
         await until_registered(pairs.connector, arena)
@@ -149,7 +149,7 @@ class TestMethodOne:
         assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
         await turns(5)
         assert client.completions == []
-        # What the card reads is what the memory holds when it is sent.
+        # The card reads the memory when the write is delivered.
         arena[:4] = b"late"
         pairs.fabric.step()
         await client.until_completed()
@@ -172,7 +172,7 @@ class TestMethodOne:
         assert client.write(b"and now alone")
         await server.until_received(1000 + 36 + 13)
 
-    async def test_two_writes_are_read_at_once_and_the_first_is_given_back_first(self, pairs, arena):
+    async def test_two_writes_in_transit_are_released_in_order(self, pairs, arena):
         client, server = await pairs.open()
         pairs.connector.register(arena)
         await until_registered(pairs.connector, arena)
@@ -182,7 +182,7 @@ class TestMethodOne:
             assert client.transport.is_writable
         assert pairs.fabric.step() == 1
         await client.until(lambda: client.completions == [1])
-        # What the second is written from may not change yet.
+        # The memory of the second write must not change yet.
         assert len(client._lent) == 1
         arena[0:1000] = bytes(1000)
         arena[1000:1004] = b"late"
@@ -192,8 +192,8 @@ class TestMethodOne:
         assert await server.until_received(2000) == numbered(1000) + b"late" + arena[1004:2000]
         pairs.fabric.release()
 
-    async def test_memory_comes_back_though_there_is_always_more_written(self, pairs, arena):
-        # So many slots that no credits are on their way.
+    async def test_memory_is_released_during_continuous_writes(self, pairs, arena):
+        # Enough slots that no credits are sent.
         client, server = await pairs.open(slots=1000)
         pairs.connector.register(arena)
         await until_registered(pairs.connector, arena)
@@ -204,7 +204,7 @@ class TestMethodOne:
             client.write_lent([view], [bytearray(1)])
             client.write_lent([view], [bytearray(1)])
             most = max(most, len(client._lent))
-            # One of them is always under way.
+            # One of them is always in transit.
             pairs.fabric.step(2 if number else 1)
             await client.until(lambda before=number: sum(client.completions) == 2 * before + 1)
             assert client._lent
@@ -214,8 +214,8 @@ class TestMethodOne:
         assert sum(client.completions) == 100
         assert len(await server.until_received(100_000)) == 100_000
 
-    async def test_a_few_bytes_are_copied_wherever_they_lie(self, pairs, arena):
-        """To lend them takes a piece, a signal and a completion more."""
+    async def test_a_few_bytes_are_copied_even_from_registered_memory(self, pairs, arena):
+        """Lending them would cost a piece, a signal and a completion."""
         client, server = await pairs.open()
         pairs.connector.register(arena)
         await until_registered(pairs.connector, arena)
@@ -230,7 +230,7 @@ class TestMethodOne:
         await client.until_completed()
         assert counters.bytes_copied == len(expected)
 
-    async def test_more_pieces_than_a_work_request_takes(self, pairs, arena):
+    async def test_more_pieces_than_a_work_request_accepts_are_sent(self, pairs, arena):
         client, server = await pairs.open()
         pairs.connector.register(arena)
         await until_registered(pairs.connector, arena)
@@ -241,10 +241,10 @@ class TestMethodOne:
         assert await server.until_received(len(expected)) == expected
         await client.until_completed()
         assert pairs.connector.counters.bytes_copied == 600
-        # Only the last of them was waited for.
+        # Only the last of them had to wait.
         assert pairs.connector.counters.signals == 1
 
-    async def test_frames_larger_than_the_rings(self, pairs, arena):
+    async def test_frames_larger_than_the_rings_arrive(self, pairs, arena):
         client, server = await pairs.open(ring_bytes=4096, slots=3)
         pairs.connector.register(arena)
         await until_registered(pairs.connector, arena)
@@ -261,7 +261,7 @@ class TestMethodOne:
         assert client.write_lent([memoryview(arena).toreadonly()[:100]], [])
         assert await server.until_received(100) == arena[:100]
 
-    async def test_registered_before_and_after_the_device_is_opened(self, pairs, arena):
+    async def test_memory_may_be_registered_before_and_after_the_device_is_opened(self, pairs, arena):
         await pairs.open()
         pairs.connector.register(arena)
         pairs.connector.register(arena)
@@ -298,11 +298,11 @@ class TestMethodOne:
         for side in pairs.sides:
             side.abort()
             await side.until_lost()
-        # Nothing holds a view of it any more.
+        # No view of it is left.
         memory.close()
 
-    async def test_where_registering_fails_otherwise_nothing_stays_registered(self, pairs, monkeypatch, caplog):
-        """Only verbs' own errors were looked for: the device could not be closed for what was left."""
+    async def test_after_any_error_of_registration_nothing_stays_registered(self, pairs, monkeypatch, caplog):
+        """Only errors of verbs were handled once; after others, the remaining regions kept the device open."""
         memory = mmap.mmap(-1, 4 * 1024 * 1024)
         client, _ = await pairs.open()
         device = client.transport._shared.device
@@ -319,7 +319,7 @@ class TestMethodOne:
         assert "records are copied once: MemoryError('no memory left')" in caplog.text
         assert pairs.fabric.live.memory_regions == 4
 
-    async def test_where_registering_is_refused_records_are_copied_and_a_line_says_so(self, pairs, arena, caplog):
+    async def test_if_registration_is_refused_records_are_copied_and_that_is_logged(self, pairs, arena, caplog):
         client, server = await pairs.open()
         pairs.fabric.refuse_registrations(1)
         pairs.connector.register(arena)
@@ -331,7 +331,7 @@ class TestMethodOne:
 
 
 def post_by_hand(transport, immediate, data):
-    """Post a write past all accounting."""
+    """Post a write without the transport's accounting."""
     unsent = transport._unsent
     unsent.add([data])
     unsent.gather(len(data), 2)
@@ -343,7 +343,7 @@ def post_by_hand(transport, immediate, data):
 
 async def until_registered(connector, memory, *, refused=False):
     (shared,) = connector._endpoint.devices._shared.values()
-    # Behind the registration, which is behind a turn of the loop, and behind what may be deregistered.
+    # After the registration, which follows an iteration of the loop, and after any deregistration.
     await asyncio.sleep(0)
     await shared.until_registered(60)
     await shared.run(lambda: None)
@@ -351,20 +351,20 @@ async def until_registered(connector, memory, *, refused=False):
 
 
 def stop_timers(monkeypatch):
-    """What is lent from now on is not looked for because of the time."""
+    """Let no timer poll for memory that is lent from now on."""
     for name in ("_MEMORY_BACK", "_MEMORY_BACK_WITH_ANSWERS"):
         monkeypatch.setattr(answers, name, 3600)
 
 
 class TestNotification:
-    """What wakes the loop. Where the timer would never come, nothing may depend on it."""
+    """Count wake-ups of the loop. The timer never expires here, so nothing may depend on it."""
 
     @pytest.fixture
     def no_timer(self, monkeypatch):
         stop_timers(monkeypatch)
 
     async def open(self, pairs, arena, **options):
-        """A connection over which something has come already, so that only what is received wakes the client."""
+        """A connection over which data has arrived, so that only further received data wakes the client."""
         client, server = await pairs.open(**options)
         pairs.connector.register(arena)
         await until_registered(pairs.connector, arena)
@@ -382,12 +382,12 @@ class TestNotification:
         for number in range(50):
             assert not client.write_lent([b"head", memoryview(arena)[:1000]], [bytearray(1)])
             await client.until_received(5 + 6 * (number + 1))
-            # Given back with the answer, and before it is delivered.
+            # Released with the answer, before it is delivered.
             assert client.completions == [1] * (number + 1)
         assert len(polls) == 50
 
     async def test_a_wake_up_is_one_call_of_verbs(self, pairs, arena, no_timer, monkeypatch):
-        """Of which each costs: the event was taken, the next asked for and then polled by calls of their own."""
+        """Clearing events, requesting the next one and polling once took three calls, each of which costs."""
         client, server = await self.open(pairs, arena)
         server.on_data = lambda data: server.write(b"answer")
         calls = []
@@ -397,7 +397,7 @@ class TestNotification:
         def next_completions(most, solicited_only):
             before = len(calls)
             found = take(most, solicited_only)
-            # What the double calls in it.
+            # The double's own calls inside it.
             del calls[before:]
             calls.append(solicited_only)
             return found
@@ -411,7 +411,7 @@ class TestNotification:
             await client.until_received(5 + 6 * (number + 1))
         assert calls == [True] * 5
 
-    async def test_memory_comes_back_before_the_answer_is_delivered(self, pairs, arena, no_timer):
+    async def test_memory_is_released_before_the_answer_is_delivered(self, pairs, arena, no_timer):
         client, server = await self.open(pairs, arena)
         pairs.fabric.hold()
         seen = []
@@ -422,7 +422,7 @@ class TestNotification:
         await client.until_received(11)
         assert seen == [[1]]
 
-    async def test_memory_comes_back_though_nothing_comes(self, pairs, arena):
+    async def test_memory_is_released_although_nothing_is_received(self, pairs, arena):
         client, _ = await self.open(pairs, arena)
         assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
         await client.until_completed()
@@ -436,7 +436,7 @@ class TestNotification:
         for _ in range(200):
             assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
             await client.until_completed()
-        # Until there are answers; the event was asked for before they came.
+        # Until answers arrive; the event had been requested before.
         server.write(b"answer")
         await client.until_received(11)
         assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
@@ -448,7 +448,7 @@ class TestNotification:
         server.write(b"answer")
         await client.until_completed()
 
-    async def test_answers_that_take_long_are_no_one_way_traffic(self, pairs, arena, monkeypatch, turns):
+    async def test_slow_answers_are_not_one_way_traffic(self, pairs, arena, monkeypatch, turns):
         client, server = await self.open(pairs, arena)
         for number in range(4):
             assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
@@ -469,7 +469,7 @@ class TestNotification:
         await client.until_completed()
         assert await server.until_received(len(arena)) == arena[:]
 
-    async def test_a_send_queue_that_is_full_needs_no_timer(self, pairs, arena, no_timer):
+    async def test_a_full_send_queue_needs_no_timer(self, pairs, arena, no_timer):
         client, server = await self.open(pairs, arena, slots=8)
         pairs.fabric.hold()
         for _ in range(9):
@@ -479,8 +479,8 @@ class TestNotification:
         await client.until_completed()
         assert len(await server.until_received(9000)) == 9000
 
-    async def test_many_writes_whose_memory_is_lent_need_no_timer(self, pairs, arena, no_timer, turns):
-        """Answers that take long would have all of a producer's memory, a tenth of a second each time."""
+    async def test_many_writes_with_lent_memory_need_no_timer(self, pairs, arena, no_timer, turns):
+        """Otherwise slow answers would hold all of a producer's memory for a tenth of a second each time."""
         client, server = await self.open(pairs, arena)
         for _ in range(16):
             assert not client.write_lent([memoryview(arena)[:1000]], [bytearray(1)])
@@ -518,7 +518,7 @@ class TestNotification:
         assert client.completions == []
 
     async def test_after_the_peers_goodbye_every_completion_wakes_the_loop(self, pairs, arena, no_timer, turns):
-        """Of the receives that a failure flushes there may be none left."""
+        """A failure may then have no posted receive left to flush."""
         client, server = await self.open(pairs, arena, slots=4)
         client.transport.pause_reading()
         server.close()
@@ -528,7 +528,7 @@ class TestNotification:
 
 
 class TestMethodTwo:
-    async def test_everything_is_copied(self, pairs, arena):
+    async def test_without_zero_copy_everything_is_copied(self, pairs, arena):
         client, server = await pairs.open(zero_copy=False)
         pairs.connector.register(arena)
         await until_registered(pairs.connector, arena)
@@ -537,7 +537,7 @@ class TestMethodTwo:
         counters = pairs.connector.counters
         assert counters.bytes_copied == counters.bytes_sent == len(arena) + 6
 
-    async def test_small_writes_ask_for_few_completions(self, pairs):
+    async def test_small_writes_request_few_completions(self, pairs):
         client, server = await pairs.open()
         for number in range(256):
             assert client.write(b"%03d" % number)
@@ -548,7 +548,7 @@ class TestMethodTwo:
 
 
 class TestCredits:
-    async def test_a_slow_reader_holds_up_its_writer_and_no_other(self, pairs, turns):
+    async def test_a_slow_reader_delays_only_its_writer(self, pairs, turns):
         client, server = await pairs.open(ring_bytes=4096, slots=4)
         other, other_server = await pairs.connect()
         server.transport.pause_reading()
@@ -563,7 +563,7 @@ class TestCredits:
         assert await server.until_received(len(data)) == data
         await client.until_completed()
 
-    async def test_both_sides_full_at_once(self, pairs, turns):
+    async def test_both_sides_may_be_full_at_once(self, pairs, turns):
         client, server = await pairs.open(ring_bytes=2048, slots=2)
         client.transport.pause_reading()
         server.transport.pause_reading()
@@ -576,18 +576,18 @@ class TestCredits:
         server.transport.resume_reading()
         assert await server.until_received(len(data)) == data
 
-    async def test_one_way_traffic_needs_credits_and_gets_them(self, pairs):
+    async def test_one_way_traffic_receives_credits(self, pairs):
         client, server = await pairs.open(ring_bytes=2048, slots=8)
         for start in range(0, 200_000, 500):
             if not client.write(numbered(500, start)):
                 await client.until_completed()
         await server.until_received(200_000)
-        # The server has told of them without anything else to say, but not of each.
+        # The server has sent them in messages without data, but not for each message.
         credits = pairs.listener.counters.writes_posted
         assert 0 < credits < 400
         assert pairs.listener.counters.bytes_sent == 0
 
-    async def test_sides_with_rings_of_different_sizes(self, pairs):
+    async def test_sides_may_have_rings_of_different_sizes(self, pairs):
         client, server = await pairs.open(client={"ring_bytes": 1024, "slots": 1}, ring_bytes=65536)
         data = numbered(300_000)
         client.write(data)
@@ -608,7 +608,7 @@ class TestFailures:
         assert "WORK_REQUEST_FLUSHED: the queue pair went into error" in texts
         assert f"127.0.0.1:{pairs.listening.port}" in str(other)
 
-    async def test_the_card_of_the_peer_does_not_answer(self, pairs):
+    async def test_a_silent_card_of_the_peer_ends_the_connection(self, pairs):
         client, server = await pairs.open()
         destroy_queue_pair(server)
         client.write(bytes(100_000))
@@ -626,7 +626,7 @@ class TestFailures:
         assert "TRANSPORT_RETRY_EXCEEDED: the peer's card does not answer" in str(error)
         await server.until_lost()
 
-    async def test_a_strangers_key(self, pairs):
+    async def test_a_wrong_key_ends_the_connection(self, pairs):
         client, server = await pairs.open()
         client.transport._write.remote_key += 100
         client.write(b"x")
@@ -635,7 +635,7 @@ class TestFailures:
         assert isinstance(await server.until_lost(), ConnectionError)
         assert server.received == b""
 
-    async def test_the_peer_goes_without_a_goodbye(self, pairs):
+    async def test_a_peer_that_goes_without_a_goodbye_is_an_error(self, pairs):
         client, server = await pairs.open()
         client.write(b"last words")
         await server.until_received(10)
@@ -643,7 +643,7 @@ class TestFailures:
         assert "the peer has gone without a goodbye" in str(await server.until_lost())
         assert isinstance(await client.until_lost(), ConnectionError)
 
-    async def test_what_came_before_a_reset_is_delivered(self, pairs, turns):
+    async def test_data_received_before_a_reset_is_delivered(self, pairs, turns):
         client, server = await pairs.open()
         server.transport.pause_reading()
         data = numbered(300_000)
@@ -673,8 +673,8 @@ class TestFailures:
         assert client.received == b"came before the reset"
 
     @pytest.mark.parametrize("how", ["as it is received", "afterwards"])
-    async def test_memory_is_free_after_a_pause_behind_the_failure(self, pairs, arena, turns, how):
-        """Only where reading was paused before the connection failed was it given back; a gateway waited for ever."""
+    async def test_memory_is_free_after_a_pause_that_follows_the_failure(self, pairs, arena, turns, how):
+        """It was once released only if reading was paused before the failure, so a gateway waited without an end."""
         client, server = await pairs.open(ring_bytes=4 * 1024 * 1024)
         pause = client.transport.pause_reading
         data = numbered(1_000_000)
@@ -682,7 +682,7 @@ class TestFailures:
         server.write(data)
         server.transport.pause_reading()
         await turns(20)
-        # More than one turn delivers.
+        # More than one iteration delivers.
         client.on_data = lambda _: (
             pause() if how == "as it is received" else asyncio.get_running_loop().call_soon(pause)
         )
@@ -698,7 +698,7 @@ class TestFailures:
         assert client.received == data
 
     @pytest.mark.parametrize("how", ["close", "abort"])
-    async def test_the_end_of_a_failed_connection(self, pairs, turns, how):
+    async def test_a_failed_connection_can_be_ended_in_every_way(self, pairs, turns, how):
         client, server = await pairs.open()
         client.transport.pause_reading()
         server.write(b"never delivered")
@@ -712,7 +712,7 @@ class TestFailures:
         assert (error is None) == (how == "abort")
         assert client.received == b""
 
-    async def test_a_word_on_the_connection_of_the_handshake(self, pairs):
+    async def test_data_on_the_tcp_connection_after_the_handshake_is_an_error(self, pairs):
         client, server = await pairs.open()
         client.transport._control.transport.write([b"?"])
         error = await server.until_lost()
@@ -730,7 +730,7 @@ class TestFailures:
             (encode_immediate(MessageKind.GOODBYE, 0, 1), b"", "credits for 1 control messages"),
         ],
     )
-    async def test_a_peer_that_breaks_the_rules(self, pairs, immediate, data, complaint):
+    async def test_a_peer_that_breaks_the_rules_is_an_error(self, pairs, immediate, data, complaint):
         client, server = await pairs.open()
         post_by_hand(client.transport, immediate, data)
         error = await server.until_lost()
@@ -739,8 +739,8 @@ class TestFailures:
         assert "broke the rules of the connection" in str(error)
         await client.until_lost()
 
-    async def test_nothing_behind_a_breach_is_delivered(self, pairs):
-        """It lay somewhere else in the ring than where it was looked for."""
+    async def test_nothing_after_a_breach_is_delivered(self, pairs):
+        """It would be read from the wrong offset of the ring."""
         client, server = await pairs.open()
         client.write(b"in order")
         post_by_hand(client.transport, encode_immediate(0, 0, 0), b"")
@@ -749,7 +749,7 @@ class TestFailures:
         assert server.received == b"in order"
         await client.until_lost()
 
-    async def test_data_after_the_goodbye(self, pairs, turns):
+    async def test_data_after_the_goodbye_is_an_error(self, pairs, turns):
         client, server = await pairs.open()
         server.transport.pause_reading()
         client.close()
@@ -761,7 +761,7 @@ class TestFailures:
         assert server.received == b""
 
     @pytest.mark.parametrize("verb", ["poll", "clear_events", "request_notification", "post_write", "post_receives"])
-    async def test_a_verb_that_fails_poisons_the_connection_once(self, pairs, monkeypatch, verb):
+    async def test_a_failed_verb_ends_the_connection_once(self, pairs, monkeypatch, verb):
         client, server = await pairs.open(ring_bytes=1024, slots=4)
         queue_pair = client.transport._queue_pair
 
@@ -779,8 +779,8 @@ class TestFailures:
         assert isinstance(await server.until_lost(), ConnectionError)
 
     @pytest.mark.parametrize("verb", ["poll", "clear_events", "request_notification", "post_write", "post_receives"])
-    async def test_an_error_that_is_none_of_verbs_ends_the_connection(self, pairs, monkeypatch, verb):
-        """What had been counted as posted was not, and all that came after it lay in the wrong place."""
+    async def test_an_unexpected_error_ends_the_connection(self, pairs, monkeypatch, verb):
+        """A write that was counted but not posted would shift all data after it."""
         client, server = await pairs.open(ring_bytes=1024, slots=4)
         failures = [MemoryError("no memory left")]
         real = getattr(client.transport._queue_pair, verb)
@@ -803,7 +803,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("callback", ["data_received", "write_completed"])
     async def test_a_handler_that_raises_cancelled_error_ends_the_connection(self, pairs, arena, callback):
-        """What it had received was delivered once more."""
+        """The received data was once delivered twice."""
 
         def cancelled(*_):
             raise asyncio.CancelledError
@@ -828,7 +828,7 @@ class TestFailures:
         loop.set_exception_handler(None)
         await server.until_lost()
 
-    async def test_destroying_that_fails_is_logged_and_the_loss_reported(self, pairs, caplog):
+    async def test_a_failure_of_destroying_is_logged_and_the_loss_reported(self, pairs, caplog):
         client, server = await pairs.open()
 
         def fail():
@@ -843,14 +843,14 @@ class TestFailures:
 
 
 def destroy_queue_pair(side):
-    """As when its process is killed, but that the TCP connection stays."""
-    # No loop likes a descriptor to be closed under its eyes, and in a killed process there is none.
+    """Simulate a killed process, except that the TCP connection stays open."""
+    # A loop must not watch a closed descriptor. A killed process has no loop.
     side.transport._stop_watching()
     side.transport._queue_pair.close()
 
 
 class TestTheEnd:
-    async def test_a_peer_that_does_not_look_loses_nothing_when_the_closing_side_waits_no_longer(self, pairs, turns):
+    async def test_a_peer_that_does_not_poll_loses_nothing_after_the_linger_timeout(self, pairs, turns):
         client, server = await pairs.open(linger_timeout=0.02)
         server.transport.pause_reading()
         data = numbered(300_000)
@@ -864,13 +864,13 @@ class TestTheEnd:
         assert await server.until_lost() is None
         assert server.received == data
 
-    async def test_a_peer_that_took_everything_and_still_sends_is_no_error(self, pairs, turns):
+    async def test_a_peer_that_received_everything_and_still_sends_is_no_error(self, pairs, turns):
         client, server = await pairs.open(linger_timeout=0.1, ring_bytes=65536)
         server.transport.pause_reading()
         client.write(b"last words")
         client.close()
         await turns(20)
-        # Which makes the closing side return credits, behind its goodbye.
+        # This makes the closing side return credits after its goodbye.
         server.write(numbered(200_000))
         assert await client.until_lost() is None
         server.transport.resume_reading()
@@ -888,8 +888,8 @@ class TestTheEnd:
         pairs.fabric.release()
         assert isinstance(await server.until_lost(), ConnectionError)
 
-    async def test_a_peer_that_was_killed_before_it_took_anything_is_an_error(self, pairs):
-        """The end of its TCP connection looks as after a goodbye, and was taken for that."""
+    async def test_a_peer_killed_before_it_received_anything_is_an_error(self, pairs):
+        """The end of its TCP connection looks as after a goodbye, and was once mistaken for that."""
         client, server = await pairs.open()
         pairs.fabric.hold()
         client.write(b"never taken")
@@ -914,8 +914,8 @@ class TestTheEnd:
         assert await client.until_lost() is None
         assert server.received == b"taken"
 
-    async def test_a_failure_behind_the_goodbye_is_no_error(self, pairs, turns):
-        """All was taken, and close() told of an error."""
+    async def test_a_failure_after_the_goodbye_is_no_error(self, pairs, turns):
+        """All data had arrived, but close() once reported an error."""
         client, server = await pairs.open()
         server.transport.pause_reading()
         client.write(b"last words")
@@ -927,7 +927,7 @@ class TestTheEnd:
         await server.until_lost()
         assert server.received == b"last words"
 
-    async def test_closing_while_the_peer_still_sends(self, pairs):
+    async def test_a_connection_may_close_while_the_peer_still_sends(self, pairs):
         client, server = await pairs.open(ring_bytes=4096, slots=4)
         data = numbered(200_000)
         assert not server.write(data)
@@ -937,8 +937,8 @@ class TestTheEnd:
         assert await client.until_lost() is None
         assert client.received == b""
 
-    async def test_order_of_destruction_and_threads(self, pairs, arena):
-        """The double refuses to close a device before what was made of it; here it is asked who closes it."""
+    async def test_objects_are_destroyed_in_order_and_in_the_verbs_thread(self, pairs, arena):
+        """The double refuses to close a device before its objects; this test checks the closing thread."""
         calls = []
 
         def note(verb):
@@ -976,7 +976,7 @@ class TestTheEnd:
         await pairs.connect()
         assert pairs.fabric.live.devices == 2
 
-    async def test_closing_the_device_fails(self, pairs, caplog):
+    async def test_a_failure_of_closing_the_device_is_logged(self, pairs, caplog):
         client, server = await pairs.open()
         device = client.transport._shared.device
         close = device.close

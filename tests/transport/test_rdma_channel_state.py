@@ -64,7 +64,7 @@ def test_a_connection_only_moves_down_the_list_of_states():
 
 
 class Transitions:
-    """What connections have gone through: pairs of state and event, in their order."""
+    """The transitions of connections: pairs of state and event, in their order."""
 
     def __init__(self):
         self.seen = []

@@ -1,4 +1,4 @@
-"""Making connections over RDMA: strangers on both sides, whatever fails on the way, and what is left then: nothing."""
+"""Making connections over RDMA: foreign peers on both sides, and failures at every step, which leave nothing open."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TestStrangersAtAListener:
         assert complaint in caplog.text
         assert len(rdma_server.accepted) == 1
 
-    async def test_a_wrong_token(self, rdma_server, caplog):
+    async def test_a_wrong_token_is_refused(self, rdma_server, caplog):
         caplog.set_level(logging.INFO)
         await rdma_server.listen()
         reader, writer = await rdma_server.stranger()
@@ -86,7 +86,7 @@ class TestStrangersAtAListener:
         await rdma_server.still_serves()
 
     @pytest.mark.parametrize("said", [encode(HELLO) * 5, encode(HELLO) + encode(Ready(b"t" * 16)) * 4])
-    async def test_more_than_belongs_to_it(self, rdma_server, said, caplog):
+    async def test_more_messages_than_expected_are_refused(self, rdma_server, said, caplog):
         caplog.set_level(logging.INFO)
         await rdma_server.listen()
         reader, writer = await rdma_server.stranger()
@@ -138,7 +138,7 @@ class TestStrangersAtAListener:
             await reader.read(-1)
         writer.close()
 
-    async def test_an_accept_that_raises_ends_that_connection_alone(self, rdma_server, caplog, recorder):
+    async def test_an_exception_of_accept_ends_only_that_connection(self, rdma_server, caplog, recorder):
         def accept(transport):
             raise LookupError("not today")
 
@@ -151,7 +151,7 @@ class TestStrangersAtAListener:
         listening.close()
         await listening.wait_closed()
 
-    async def test_the_keep_alive_of_both_sides(self, rdma_server):
+    async def test_both_sides_use_keep_alive(self, rdma_server):
         await rdma_server.listen()
         client, server = await rdma_server.connect()
         for side in (client, server):
@@ -164,19 +164,19 @@ class TestStrangersAtAListener:
         client.abort()
         await client.until_lost()
 
-    async def test_a_port_that_is_taken(self, rdma_server):
+    async def test_a_port_that_is_taken_is_named_in_the_error(self, rdma_server):
         await rdma_server.listen()
         with pytest.raises(OSError, match="Address already in use"):
             await RdmaListener(rdma_server.fabric).listen("127.0.0.1", rdma_server.listening.port, rdma_server._accept)
         assert rdma_server.fabric.live.devices == 1
 
-    async def test_no_device(self, rdma_server):
+    async def test_a_missing_device_is_an_error(self, rdma_server):
         with pytest.raises(RdmaUnavailableError, match="there is no RDMA device"):
             await RdmaListener(SimulatedFabric({})).listen("127.0.0.1", 0, rdma_server._accept)
 
 
 class Imposter:
-    """A TCP server that answers a client's handshake with what a test gives it."""
+    """A TCP server that answers a client's handshake with the test's bytes."""
 
     def __init__(self, *answers):
         self.answers = answers
@@ -218,7 +218,7 @@ class TestStrangersAtAConnector:
         assert not any(rdma_server.fabric.live)
         return caught.value
 
-    async def test_a_plain_kafka_port(self, rdma_server, recorder):
+    async def test_a_plain_kafka_port_is_named_in_the_error(self, rdma_server, recorder):
         async with EmbeddedCluster() as cluster:
             port = int(cluster.bootstrap_servers.rpartition(":")[2])
             error = await self.refused(rdma_server, recorder, port)
@@ -226,26 +226,26 @@ class TestStrangersAtAConnector:
         assert f"127.0.0.1:{port} ended the connection without a word of the RDMA handshake" in str(error)
         assert "not a plain Kafka port" in str(error)
 
-    async def test_a_tls_port(self, rdma_server, recorder, certificates):
+    async def test_a_tls_port_is_not_rdma(self, rdma_server, recorder, certificates):
         listening = await StreamListener(certificates.server_context()).listen("127.0.0.1", 0, rdma_server._accept)
         error = await self.refused(rdma_server, recorder, listening.port)
         assert isinstance(error, NotRdmaError)
         listening.close()
         await listening.wait_closed()
 
-    async def test_a_web_server(self, rdma_server, recorder):
+    async def test_a_web_server_is_not_rdma(self, rdma_server, recorder):
         async with Imposter(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
             error = await self.refused(rdma_server, recorder, port)
         assert isinstance(error, NotRdmaError)
         assert "it said b'HTTP/1.1 400" in str(error)
 
-    async def test_a_refusal(self, rdma_server, recorder):
+    async def test_a_refusal_is_raised_with_its_reason(self, rdma_server, recorder):
         async with Imposter(encode(Refusal("it is full\n"))) as port:
             error = await self.refused(rdma_server, recorder, port)
         assert f"127.0.0.1:{port} refused the RDMA connection: it is full\\n" in str(error)
         assert not isinstance(error, NotRdmaError)
 
-    async def test_a_refusal_behind_the_welcome(self, rdma_server, recorder):
+    async def test_a_refusal_after_the_welcome_is_raised(self, rdma_server, recorder):
         async with Imposter(lambda hello: welcome(hello) + encode(Refusal("it stops"))) as port:
             error = await self.refused(rdma_server, recorder, port)
         assert "refused the RDMA connection: it stops" in str(error)
@@ -254,7 +254,7 @@ class TestStrangersAtAConnector:
     async def test_a_server_that_ends_the_connection_before_hello_may_speak_rdma(
         self, rdma_server, recorder, turns, last
     ):
-        """A listener that had to make room was taken for a plain Kafka port, and ``rdma,tcp`` went on by TCP."""
+        """A listener that had to make room was once mistaken for a plain Kafka port, and ``rdma,tcp`` used TCP."""
         go_on = threading.Event()
         rdma_server.fabric.before = lambda verb: verb != "open" or go_on.wait(20)
 
@@ -286,8 +286,8 @@ class TestStrangersAtAConnector:
             ([encode(Refusal("too late"))[:3], b"?" * 30], "broke the rules"),
         ],
     )
-    async def test_a_word_when_the_handshake_is_over(self, rdma_server, recorder, turns, said, text):
-        """A refusal crosses READY on its way, in one segment or in two: that breaks no rule."""
+    async def test_a_refusal_may_cross_ready(self, rdma_server, recorder, turns, said, text):
+        """A refusal that crosses READY, in one segment or in two, violates no rule."""
 
         async def stay(reader, writer):
             messages = HandshakeReader("client", accepting=True)
@@ -307,22 +307,22 @@ class TestStrangersAtAConnector:
         assert text in str(await client.until_lost())
         server.close()
 
-    async def test_an_answer_to_another_connection(self, rdma_server, recorder):
+    async def test_an_answer_to_another_connection_is_an_error(self, rdma_server, recorder):
         async with Imposter(lambda hello: welcome(hello, echo=b"w" * 16)) as port:
             error = await self.refused(rdma_server, recorder, port)
         assert "wrong token: it answers another connection" in str(error)
 
-    async def test_something_else_than_a_welcome(self, rdma_server, recorder):
+    async def test_another_message_than_welcome_is_an_error(self, rdma_server, recorder):
         async with Imposter(lambda hello: encode(Ready(hello.token))) as port:
             error = await self.refused(rdma_server, recorder, port)
         assert "WELCOME was to come" in str(error)
 
-    async def test_half_a_welcome(self, rdma_server, recorder):
+    async def test_half_a_welcome_is_an_error(self, rdma_server, recorder):
         async with Imposter(lambda hello: welcome(hello)[:60]) as port:
             error = await self.refused(rdma_server, recorder, port)
         assert "before the RDMA handshake was over" in str(error)
 
-    async def test_an_early_word_behind_the_welcome(self, rdma_server, recorder):
+    async def test_early_data_after_the_welcome_is_an_error(self, rdma_server, recorder):
         async with Imposter(lambda hello: welcome(hello) + b"\x8b") as port:
             error = await self.refused(rdma_server, recorder, port)
         assert isinstance(error, HandshakeError)
@@ -331,8 +331,8 @@ class TestStrangersAtAConnector:
         error = await self.refused(rdma_server, recorder, 1)
         assert isinstance(error, ConnectionRefusedError)
 
-    async def test_a_queue_pair_that_is_not_there(self, rdma_server, recorder):
-        """Whoever welcomed this client has no such queue pair: the first write shows it."""
+    async def test_a_missing_queue_pair_of_the_peer_ends_the_connection(self, rdma_server, recorder):
+        """If the peer has no such queue pair, the first write fails."""
         client = recorder()
 
         async def stay(reader, writer):
@@ -352,7 +352,7 @@ class TestStrangersAtAConnector:
 
 class TestWhatFailsOnTheWay:
     @pytest.mark.parametrize("verb", ["open", "register", "create_queue_pair", "connect"])
-    async def test_a_verb_that_fails_on_the_clients_side(self, rdma_server, recorder, verb, caplog):
+    async def test_a_failed_verb_of_the_client_leaves_nothing(self, rdma_server, recorder, verb, caplog):
         caplog.set_level(logging.INFO)
         await rdma_server.listen()
         client_fabric = rdma_server.fabric
@@ -372,12 +372,12 @@ class TestWhatFailsOnTheWay:
             assert f"the client could not make its side: [Errno 12] cannot {verb}" in caplog.text
 
     @pytest.mark.parametrize("verb", ["register", "create_queue_pair", "connect"])
-    async def test_a_verb_that_fails_on_the_servers_side(self, rdma_server, recorder, verb, caplog):
+    async def test_a_failed_verb_of_the_server_leaves_nothing(self, rdma_server, recorder, verb, caplog):
         await rdma_server.listen()
         calls = []
 
         def fail(called):
-            # The client has made its queue pair before it says HELLO.
+            # The client has created its queue pair before it sends HELLO.
             if called == verb:
                 calls.append(called)
                 if len(calls) == {"register": 3, "create_queue_pair": 2, "connect": 1}[verb]:
@@ -391,7 +391,7 @@ class TestWhatFailsOnTheWay:
         await rdma_server.still_serves()
 
     @pytest.mark.parametrize("verb", ["open", "register", "create_queue_pair", "connect"])
-    async def test_cancelled_while_a_verb_is_under_way(self, rdma_server, recorder, verb):
+    async def test_cancelling_during_a_verb_leaves_nothing(self, rdma_server, recorder, verb):
         await rdma_server.listen()
         entered, go_on = threading.Event(), threading.Event()
         loop = asyncio.get_running_loop()
@@ -411,7 +411,7 @@ class TestWhatFailsOnTheWay:
         async with asyncio.timeout(20):
             await inside.wait()
             connecting.cancel()
-            # The loop goes on, and the cancelled one waits until nothing is left.
+            # The loop continues, and the cancelled task waits until nothing is left.
             await asyncio.sleep(0.01)
             assert not connecting.done() or verb == "connect"
             go_on.set()
@@ -420,7 +420,7 @@ class TestWhatFailsOnTheWay:
         assert client.lost == []
         await rdma_server.still_serves()
 
-    async def test_cancelled_twice_leaves_nothing_either(self, rdma_server, recorder, turns):
+    async def test_cancelling_twice_leaves_nothing(self, rdma_server, recorder, turns):
         go_on = threading.Event()
         rdma_server.fabric.before = lambda verb: go_on.wait(20)
         async with Imposter() as port:
@@ -441,7 +441,7 @@ class TestWhatFailsOnTheWay:
     async def test_a_listener_waits_for_the_end_of_a_connection_that_was_not_accepted(
         self, rdma_server, recorder, turns
     ):
-        """Nobody else can: its thread was left where the loop was closed next."""
+        """No other code can: its thread once survived if the loop was closed next."""
 
         refused = asyncio.Event()
 
@@ -463,7 +463,7 @@ class TestWhatFailsOnTheWay:
         await closing
         await client.until_lost()
 
-    async def test_the_deadline_is_the_callers(self, rdma_server, recorder, listening):
+    async def test_the_caller_sets_the_deadline(self, rdma_server, recorder, listening):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await rdma_server.connector.connect("127.0.0.1", listening.getsockname()[1], recorder())
@@ -484,7 +484,7 @@ class TestWhatFailsOnTheWay:
         await rdma_server.still_serves()
 
 
-def test_the_verbs_thread_ends_where_the_loop_is_closed_first():
+def test_the_verbs_thread_ends_if_the_loop_is_closed_first():
     fabric = SimulatedFabric()
     go_on = threading.Event()
 
@@ -509,16 +509,16 @@ def threading_alive(prefix):
 
 class TestSettings:
     @pytest.mark.parametrize("wrong", [{"ring_bytes": 1000}, {"ring_bytes": 2**31}, {"slots": 0}, {"slots": 10_000}])
-    def test_sizes_that_cannot_be(self, wrong):
+    def test_impossible_sizes_are_rejected(self, wrong):
         (name,) = wrong
         with pytest.raises(ValueError, match=f"{name} must be "):
             RdmaConnector(SimulatedFabric(), **wrong)
 
-    def test_controls_that_cannot_be(self):
+    def test_impossible_numbers_of_controls_are_rejected(self):
         with pytest.raises(ValueError, match="controls must be 2 to"):
             RingSizes(controls=1)
 
-    async def test_device_and_gid_are_chosen(self, rdma_server, recorder):
+    async def test_device_and_gid_can_be_chosen(self, rdma_server, recorder):
         fabric = SimulatedFabric({"one": "10.0.0.1", "two": "10.0.0.2"})
         listening = await RdmaListener(fabric, device="two").listen("127.0.0.1", 0, rdma_server._accept)
         connector = RdmaConnector(fabric, gid="10.0.0.1")
@@ -575,11 +575,11 @@ class TestTransportArgument:
     def config(self, **keys):
         return ProducerConfig.from_kwargs(bootstrap_servers="localhost:9092", **keys)
 
-    def test_no_such_transport(self):
+    def test_an_unknown_transport_is_rejected(self):
         with pytest.raises(ConfigurationError, match="transport 'infiniband' does not exist: use 'tcp', 'rdma'"):
             connector_for(self.config(), "infiniband")
 
-    def test_without_pyverbs(self, monkeypatch, caplog):
+    def test_without_pyverbs_the_package_is_named(self, monkeypatch, caplog):
         monkeypatch.setitem(sys.modules, "pyverbs.device", None)
         with pytest.raises(ConfigurationError, match="transport 'rdma' cannot be used: RDMA needs pyverbs"):
             Producer(bootstrap_servers="localhost:9092", transport="rdma")
@@ -588,7 +588,7 @@ class TestTransportArgument:
         assert "No RDMA, connecting by TCP: RDMA needs pyverbs" in caplog.text
 
     @pytest.mark.parametrize(("name", "kind"), [("rdma", RdmaConnector), ("rdma, tcp", FallbackConnector)])
-    def test_with_pyverbs(self, monkeypatch, name, kind):
+    def test_with_pyverbs_its_devices_are_used(self, monkeypatch, name, kind):
         monkeypatch.setattr("aioproducer.transport.rdma.connecting.default_verbs", SimulatedFabric)
         assert isinstance(connector_for(self.config(), name), kind)
 
@@ -598,11 +598,11 @@ class TestTransportArgument:
             make(SimulatedFabric(), gid="broker-1")
 
     @pytest.mark.parametrize("keys", [{"security_protocol": "SSL"}, {**SASL, "security_protocol": "SASL_SSL"}])
-    def test_tls_is_not_for_rdma(self, keys):
+    def test_tls_over_rdma_is_rejected(self, keys):
         with pytest.raises(ConfigurationError, match="RDMA writes are not encrypted"):
             connector_for(self.config(**keys), "rdma,tcp")
 
-    def test_sasl_without_tls_is_for_rdma(self, monkeypatch):
+    def test_sasl_without_tls_works_over_rdma(self, monkeypatch):
         monkeypatch.setattr("aioproducer.transport.rdma.connecting.default_verbs", SimulatedFabric)
         config = self.config(security_protocol="SASL_PLAINTEXT", **SASL)
         assert isinstance(connector_for(config, "rdma"), RdmaConnector)

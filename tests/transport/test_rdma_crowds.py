@@ -1,4 +1,4 @@
-"""Many who come to an RDMA listener at once: what they hold is bounded, and nobody is kept out."""
+"""Many clients of an RDMA listener at once: their resources are bounded, and none is kept out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.transport.rdma_server import HELLO, read_messages
 
 
 class Counted:
-    """The most queue pairs that a fabric had at a time, and how many it made."""
+    """The maximum number of queue pairs that a fabric had at a time, and how many it made."""
 
     def __init__(self, fabric):
         self.fabric = fabric
@@ -38,12 +38,12 @@ class TestCrowdsAtAListener:
         for _, writer in silent:
             writer.close()
 
-    async def test_clients_over_the_limit_are_refused_though_they_arrive_together(self, rdma_server, turns):
-        """The first was cancelled again and again, and all others stayed."""
+    async def test_clients_over_the_limit_are_refused_if_they_arrive_together(self, rdma_server, turns):
+        """Only the first one was once cancelled, repeatedly, and all others stayed."""
         await rdma_server.listen(max_handshakes=3)
         address = ("127.0.0.1", rdma_server.listening.port)
         silent = [socket.create_connection(address) for _ in range(40)]
-        # All of them are accepted before the next turn.
+        # All of them are accepted before the next iteration.
         await turns(20)
         for sock in silent:
             sock.setblocking(False)
@@ -59,11 +59,11 @@ class TestCrowdsAtAListener:
         await rdma_server.still_serves()
 
     async def test_clients_that_say_hello_get_no_more_queue_pairs_than_allowed(self, rdma_server):
-        """Each of them got one before the first was closed: the thread obeys in order."""
+        """Each of them once got one before the first was closed, because the thread runs its jobs in order."""
         counted = Counted(rdma_server.fabric)
         await rdma_server.listen(max_handshakes=3, handshake_timeout=0.1)
         async with asyncio.timeout(20):
-            # On a busy machine the first three may hold theirs until all others are refused.
+            # On a busy machine the first three may keep theirs until all others are refused.
             while counted.made <= 3:
                 strangers = [await rdma_server.stranger() for _ in range(12)]
                 for _, writer in strangers:
@@ -132,8 +132,8 @@ class TestCrowdsAtAListener:
                 assert refusal.reason == "the server stops"
                 writer.close()
 
-    async def test_memory_that_is_not_yet_back_is_counted(self, rdma_server, turns):
-        """Closing takes its time in the thread: meanwhile nobody else may register."""
+    async def test_memory_that_is_not_released_yet_counts(self, rdma_server, turns):
+        """Closing takes time in the thread; until then no other client may register memory."""
         await rdma_server.listen(max_handshakes=1)
         counted = Counted(rdma_server.fabric)
         go_on = threading.Event()

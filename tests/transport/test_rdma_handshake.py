@@ -1,4 +1,4 @@
-"""The handshake's bytes: there and back in any pieces, and everything malformed refused in words."""
+"""The handshake's bytes: messages are parsed from any pieces, and malformed ones are refused with a reason."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def read(data, *, accepting=True):
 
 
 @given(said=st.lists(messages, max_size=4), cuts=st.lists(st.integers(0, 500), max_size=12))
-def test_messages_come_out_as_they_went_in_however_they_are_cut(said, cuts):
+def test_messages_are_parsed_from_any_pieces(said, cuts):
     data = b"".join(map(encode, said))
     reader = HandshakeReader("peer", accepting=False)
     received = []
@@ -77,7 +77,7 @@ def test_messages_come_out_as_they_went_in_however_they_are_cut(said, cuts):
 
 
 @given(data=st.binary(max_size=300), prefixed=st.booleans())
-def test_whatever_a_stranger_says_is_a_message_or_a_handshake_error(data, prefixed):
+def test_any_bytes_are_a_message_or_a_handshake_error(data, prefixed):
     if prefixed:
         data = MAGIC + data
     with contextlib.suppress(HandshakeError):
@@ -85,7 +85,7 @@ def test_whatever_a_stranger_says_is_a_message_or_a_handshake_error(data, prefix
 
 
 @given(message=messages, position=st.integers(0, 200), byte=st.integers(0, 255))
-def test_one_wrong_byte_is_refused_or_means_something_else(message, position, byte):
+def test_one_wrong_byte_is_refused_or_changes_the_message(message, position, byte):
     data = bytearray(encode(message))
     position %= len(data)
     data[position] = byte
@@ -93,7 +93,7 @@ def test_one_wrong_byte_is_refused_or_means_something_else(message, position, by
         received = read(bytes(data))
     except HandshakeError:
         return
-    # It was the old one, or the length grew and the rest is awaited.
+    # The byte was unchanged, or the length grew and the rest is awaited.
     for other in received:
         if isinstance(other, Facts):
             assert other.ring.size >= MIN_RING_BYTES
@@ -138,7 +138,7 @@ def facts_with(**changes):
         ({"controls": 1}, "impossible number of controls 1"),
     ],
 )
-def test_facts_that_cannot_be(changes, complaint):
+def test_impossible_facts_are_refused(changes, complaint):
     with pytest.raises(HandshakeError, match=complaint):
         read(facts_with(**changes))
     assert len(read(facts_with())) == 1
@@ -158,44 +158,44 @@ def framed(kind, body, version=1):
         (framed(Kind.HELLO, b"", version=2), "speaks version 2 of the RDMA handshake, this side version 1"),
     ],
 )
-def test_messages_that_cannot_be(data, complaint):
+def test_malformed_messages_are_refused(data, complaint):
     with pytest.raises(HandshakeError, match=complaint):
         read(data)
 
 
-def test_a_refusal_is_understood_whatever_its_version():
+def test_a_refusal_of_any_version_is_understood():
     assert read(framed(Kind.REFUSAL, "zu früh".encode(), version=7)) == [Refusal("zu früh")]
 
 
-def test_a_refusal_of_any_length_is_cut():
+def test_a_long_refusal_is_shortened():
     assert read(encode(Refusal("x" * 5000))) == [Refusal("x" * 2048)]
 
 
-def test_a_kafka_client_is_told_apart():
+def test_a_kafka_client_is_recognized():
     request = b"".join(encode_request(ApiVersionsRequest(), 3, 1, "a client"))
     with pytest.raises(NotRdmaError, match=r"a Kafka client that speaks plain TCP.*takes RDMA clients only"):
         read(request)
 
 
-def test_tls_is_told_apart():
+def test_tls_is_recognized():
     with pytest.raises(NotRdmaError, match="speaks TLS"):
         read(b"\x16\x03\x01\x02\x00")
     with pytest.raises(NotRdmaError, match="speaks TLS"):
         read(b"\x15\x03\x01\x00\x02\x02\x46", accepting=False)
 
 
-def test_a_stranger_is_refused_by_the_first_byte():
+def test_a_foreign_protocol_is_refused_at_its_first_byte():
     with pytest.raises(NotRdmaError, match=r"it said b'G'.*takes RDMA clients only"):
         read(b"G")
     with pytest.raises(NotRdmaError, match=r"it said b'HTTP/1\.1 400 Bad'.*not a plain Kafka port"):
         read(b"HTTP/1.1 400 Bad Request", accepting=False)
 
 
-def test_kafka_takes_the_handshake_for_a_negative_size():
+def test_kafka_reads_the_handshake_as_a_negative_size():
     assert int.from_bytes(encode(HELLO)[:4], "big", signed=True) < 0
 
 
-def test_an_early_end_is_told_by_what_was_heard():
+def test_the_error_of_an_early_end_depends_on_received_data():
     assert "not a plain Kafka port" in str(ended_early("a:1", received=False, accepting=False))
     assert "before the RDMA handshake was over" in str(ended_early("a:1", received=True, accepting=False))
     assert isinstance(ended_early("a:1", received=False, accepting=False), NotRdmaError)

@@ -18,7 +18,7 @@ from aioproducer.transport.rdma import RdmaConnector
 
 @pytest.fixture
 def fabric():
-    """Nothing of it is left at the end, and no thread; and no write ever found its receiver not ready."""
+    """At the end no verbs objects or threads are left, and every write has found a posted receive."""
     threads = set(threading.enumerate())
     made = SimulatedFabric()
     yield made
@@ -38,7 +38,7 @@ def values_of(cluster):
     return [record.value for record in cluster.records("topic")]
 
 
-async def test_ten_thousand_records(fabric):
+async def test_ten_thousand_records_are_stored_in_order(fabric):
     values = [b"value %d" % number for number in range(10_000)]
     async with EmbeddedCluster(2, transport="rdma", verbs=fabric) as cluster:
         async with cluster.producer() as producer:
@@ -46,7 +46,7 @@ async def test_ten_thousand_records(fabric):
             metrics = producer.metrics()
         assert sorted(values_of(cluster)) == sorted(values)
     assert metrics["rdma-bytes-sent-total"] > 10_000 * 20
-    # The heads of requests and batches alone: with the records it would be all.
+    # Only the heads of requests and batches: with the records it would be everything.
     assert metrics["rdma-bytes-copied-total"] < 0.2 * metrics["rdma-bytes-sent-total"]
     assert metrics["bytes-copied-total"] == metrics["rdma-bytes-copied-total"]
     assert metrics["rdma-completions-total"] >= metrics["rdma-signals-total"] > 0
@@ -54,7 +54,7 @@ async def test_ten_thousand_records(fabric):
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-async def test_a_megabyte_with_every_codec(fabric, codec):
+async def test_a_megabyte_arrives_with_every_codec(fabric, codec):
     chance = random.Random(codec)
     values = [chance.randbytes(1_000_000) for _ in range(3)]
     async with EmbeddedCluster(transport="rdma", verbs=fabric) as cluster:
@@ -67,7 +67,7 @@ async def test_a_megabyte_with_every_codec(fabric, codec):
 
 
 async def test_without_compression_no_byte_of_a_record_is_copied(fabric):
-    """What is copied is what is left of the requests without their records: it does not grow with these."""
+    """Only the requests without their records are copied, so the copied bytes do not grow with the records."""
     copied = []
     for size in (1_000, 100_000):
         async with EmbeddedCluster(transport="rdma", verbs=fabric) as cluster, cluster.producer() as producer:
@@ -75,11 +75,11 @@ async def test_without_compression_no_byte_of_a_record_is_copied(fabric):
             before = producer.metrics()["rdma-bytes-copied-total"]
             await producer.send("topic", bytes(size))
             copied.append(producer.metrics()["rdma-bytes-copied-total"] - before)
-    # A length takes a byte more.
+    # A length takes one byte more.
     assert copied[0] <= copied[1] <= copied[0] + 4 < 200
 
 
-async def test_method_two_copies_each_byte_once(fabric):
+async def test_without_zero_copy_each_byte_is_copied_once(fabric):
     async with EmbeddedCluster(transport="rdma", verbs=fabric) as cluster:
         connector = RdmaConnector(fabric, zero_copy=False)
         async with cluster.producer(transport=connector) as producer:
@@ -89,11 +89,11 @@ async def test_method_two_copies_each_byte_once(fabric):
 
 
 @pytest.mark.parametrize("how", ["queue pair in error", "TCP connection reset", "queue pair destroyed"])
-async def test_connections_that_break_in_the_middle_lose_nothing(fabric, how, caplog):
+async def test_broken_connections_lose_nothing(fabric, how, caplog):
     values = [b"%06d" % number * 20 for number in range(3000)]
     async with EmbeddedCluster(2, transport="rdma", verbs=fabric) as cluster:
         connector = RdmaConnector(fabric, ring_bytes=16384, slots=8)
-        # A broker that lost its queue pair, and has not looked at a request before, is noticed by nothing else.
+        # Nothing else detects a broker that has lost its queue pair before it received a request.
         settings = {"linger_ms": 0, "retry_backoff_ms": 5, "request_timeout_ms": 1000}
         async with cluster.producer(transport=connector, **settings) as producer:
             await producer.wait_ready(10)
@@ -112,7 +112,7 @@ def break_one(cluster, how):
         connection._transport
         for broker in cluster.broker_cluster.brokers.values()
         for connection in broker.server.connections
-        # One that has ended takes nothing, though its connection may hear of it a turn later.
+        # An ended one accepts nothing, although its connection may be notified an iteration later.
         if not connection.is_lost and connection._transport.is_writable
     ]
     if not transports:
@@ -123,12 +123,12 @@ def break_one(cluster, how):
     elif how == "queue pair in error":
         transport._queue_pair.to_error()
     else:
-        # No loop likes a descriptor to be closed under its eyes, and in a killed process there is none.
+        # A loop must not watch a closed descriptor. A killed process has no loop.
         transport._stop_watching()
         transport._queue_pair.close()
 
 
-async def test_a_broker_that_is_killed_and_comes_back(fabric):
+async def test_a_killed_and_restarted_broker_loses_nothing(fabric):
     values = [b"%06d" % number for number in range(1000)]
     async with EmbeddedCluster(transport="rdma", verbs=fabric) as cluster:
         async with cluster.producer(retry_backoff_ms=5, reconnect_backoff_ms=5) as producer:
@@ -140,8 +140,8 @@ async def test_a_broker_that_is_killed_and_comes_back(fabric):
         assert sorted(values_of(cluster)) == sorted(values)
 
 
-async def test_a_connector_keeps_nothing_of_a_producer_that_is_closed(fabric):
-    """Not its memory, though the device goes on with another producer's; and it still gathers from that."""
+async def test_a_connector_keeps_nothing_of_a_closed_producer(fabric):
+    """It releases the closed producer's memory, and still gathers from that of another one."""
     async with EmbeddedCluster(transport="rdma", verbs=fabric) as cluster:
         connector = RdmaConnector(fabric)
         async with cluster.producer(transport=connector) as staying:
@@ -167,7 +167,7 @@ async def test_a_connector_keeps_nothing_of_a_producer_that_is_closed(fabric):
         assert len(values_of(cluster)) == 3
 
 
-async def test_one_connector_for_several_producers_one_after_the_other(fabric):
+async def test_several_producers_can_use_one_connector_one_after_the_other(fabric):
     async with EmbeddedCluster(transport="rdma", verbs=fabric) as cluster:
         connector = RdmaConnector(fabric)
         for number in range(3):
@@ -176,7 +176,7 @@ async def test_one_connector_for_several_producers_one_after_the_other(fabric):
         assert values_of(cluster) == [b"0", b"1", b"2"]
 
 
-def test_verbs_are_for_rdma():
+def test_verbs_require_the_rdma_transport():
     with pytest.raises(ValueError, match="verbs are for transport"):
         EmbeddedCluster(verbs=SimulatedFabric())
     with pytest.raises(ValueError, match='transport must be "tcp", "memory" or "rdma"'):
@@ -184,7 +184,7 @@ def test_verbs_are_for_rdma():
 
 
 async def test_requests_do_not_wait_until_the_card_has_read_those_before_them(fabric):
-    """Only what is not sent holds a request up; memory comes back when the card says so."""
+    """Only unsent data delays a request; memory is released when the card completes the write."""
     async with EmbeddedCluster(transport="rdma", verbs=fabric) as cluster:
         cluster.create_topic("topic", partitions=3)
         async with cluster.producer(linger_ms=0, metadata_max_age_ms=3_600_000) as producer:
@@ -205,13 +205,13 @@ async def test_requests_do_not_wait_until_the_card_has_read_those_before_them(fa
             assert sorted(values_of(cluster)) == [b"first"] * 3 + [b"second"] * 3
 
 
-async def test_without_acknowledgements_memory_comes_back_too(fabric):
+async def test_without_acknowledgements_memory_is_released_too(fabric):
     settings = {"acks": 0, "linger_ms": 0, "buffer_memory": 1_000_000, "batch_size": 100_000}
     async with EmbeddedCluster(transport="rdma", verbs=fabric) as cluster, cluster.producer(**settings) as producer:
         await send_all(producer, [b"%03d" % number * 20_000 for number in range(100)])
         for number in range(100):
             assert (await producer.send("topic", b"%d" % number)).offset is None
-        # The broker says nothing of when it has them.
+        # The broker sends no response when it has them.
         for _ in range(1000):
             if len(values_of(cluster)) == 200:
                 break
@@ -219,8 +219,8 @@ async def test_without_acknowledgements_memory_comes_back_too(fabric):
         assert len(values_of(cluster)) == 200
 
 
-async def test_rings_of_one_message_go_on_behind_the_first(fabric):
-    """Its write asked for no completion, and nothing more could be under way."""
+async def test_rings_of_one_message_continue_after_the_first(fabric):
+    """Its write once requested no completion, and nothing else could be in transit."""
     async with EmbeddedCluster(transport="rdma", verbs=fabric) as cluster:
         config = {"bootstrap_servers": cluster.bootstrap_servers}
         async with Producer(transport=RdmaConnector(fabric, slots=1), **config) as producer, asyncio.timeout(20):

@@ -1,4 +1,4 @@
-"""The callers' memory, registered behind connections that are made, and given up in the middle."""
+"""Registration of the callers' memory, beside new connections, and its cancellation."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 def memory():
-    """Of 64 parts: four jobs of the thread."""
+    """Memory of 64 parts: four jobs of the thread."""
     return mmap.mmap(-1, 64 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 @pytest.fixture
 def verbs_called(rdma_server):
-    """The names of the verbs that were called and may block, in their order."""
+    """The names of the blocking verbs that were called, in order."""
     called = []
     rdma_server.fabric.before = called.append
     return called
 
 
-async def test_a_connection_waits_for_some_parts_and_not_for_all(rdma_server, memory, verbs_called, monkeypatch):
+async def test_a_connection_waits_only_for_some_parts(rdma_server, memory, verbs_called, monkeypatch):
     monkeypatch.setattr(connecting, "_WAIT_FOR_MEMORY", 0)
     await rdma_server.listen()
     rdma_server.connector.register(memory)
@@ -56,7 +56,7 @@ async def test_a_connection_waits_a_while_so_that_its_first_records_are_not_copi
 
 
 @pytest.mark.parametrize("how", ["unregistered", "closed"])
-async def test_what_is_given_up_in_the_middle_is_deregistered(rdma_server, memory, how):
+async def test_a_cancelled_registration_is_undone(rdma_server, memory, how):
     await rdma_server.listen()
     client, _ = await rdma_server.connect()
     gate = await _half_way(rdma_server, memory)
@@ -78,7 +78,7 @@ async def test_what_is_given_up_in_the_middle_is_deregistered(rdma_server, memor
     memory.close()
 
 
-async def test_memory_that_was_given_up_may_be_registered_again(rdma_server, memory):
+async def test_memory_may_be_registered_again_after_a_cancellation(rdma_server, memory):
     await rdma_server.listen()
     client, server = await rdma_server.connect()
     gate = await _half_way(rdma_server, memory)
@@ -99,7 +99,7 @@ async def test_memory_that_was_given_up_may_be_registered_again(rdma_server, mem
 
 
 class _Gate:
-    """Lets the verbs thread wait before it registers the part of a number, until it is open."""
+    """Lets the verbs thread wait before it registers the part with a given number, until it is opened."""
 
     def __init__(self, number):
         self.reached = asyncio.Event()
@@ -116,7 +116,7 @@ class _Gate:
 
 
 async def _half_way(rdma_server, memory):
-    """Begin to register; the gate that the verbs thread stands at in the middle of that."""
+    """Start a registration, and return the gate at which the verbs thread waits in the middle of it."""
     gate = _Gate(20)
     rdma_server.fabric.before = gate
     rdma_server.connector.register(memory)

@@ -1,4 +1,4 @@
-"""The accounting of rings and credits, driven with any sequence of sizes and any order of events."""
+"""The accounting of rings and credits, with any sequence of sizes and any order of events."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ counts = st.integers(0, 2**13)
 
 
 @given(kind=st.sampled_from(MessageKind), data=counts, controls=counts)
-def test_immediates_there_and_back(kind, data, controls):
+def test_immediates_are_decoded_as_they_were_encoded(kind, data, controls):
     immediate = encode_immediate(kind, data, controls)
     assert 0 <= immediate < 2**32
     assert decode_immediate(immediate) == (kind, data, controls)
 
 
 @pytest.mark.parametrize("value", [0, 0x0FFF_FFFF, 0x4000_0000, 0xFFFF_FFFF])
-def test_immediates_of_no_kind(value):
+def test_an_immediate_of_an_unknown_kind_is_rejected(value):
     with pytest.raises(RingError, match="unknown kind"):
         decode_immediate(value)
 
 
 @given(steps=st.lists(st.one_of(st.integers(0, 2**62), st.just(None)), max_size=100))
-def test_numbers_come_out_in_the_order_in_which_they_went_in(steps):
+def test_numbers_leave_a_fifo_in_order(steps):
     fifo, expected = Fifo(), deque()
     for number in steps:
         if number is not None:
@@ -53,7 +53,7 @@ def test_numbers_come_out_in_the_order_in_which_they_went_in(steps):
 
 
 def runs_of(queue, length):
-    """The one or two runs of the send ring that the next bytes go into."""
+    """Return the one or two runs of the send ring for the next bytes."""
     offset, first = queue.take(length)
     return [(start, size) for start, size in ((offset, first), (0, length - first)) if size]
 
@@ -116,7 +116,7 @@ class Side:
             self.post([], 0, MessageKind.CREDITS, 0)
 
     def deliver(self):
-        """The card carries out the oldest write: only now are the send ring's bytes read."""
+        """Let the card carry out the oldest write: the send ring's bytes are read only now."""
         post, runs, offset, immediate = self.wire.popleft()
         data = b"".join(self.ring[ring_offset : ring_offset + size] for ring_offset, size in runs)
         assert self.peer.receives > 0, "receiver not ready"
@@ -184,8 +184,8 @@ frames = st.lists(st.integers(1, 90), max_size=40)
 
 @settings(max_examples=150, deadline=None)
 @given(a=shapes, b=shapes, there=frames, back=frames, seed=st.integers(0, 2**32))
-def test_rings_lose_nothing_overrun_nothing_and_never_stand_still(a, b, there, back, seed):
-    """Frames of any size, also larger than the rings, both ways at once, every order of events."""
+def test_rings_lose_nothing_overrun_nothing_and_never_deadlock(a, b, there, back, seed):
+    """Frames of any size, even larger than the rings, in both directions at once, with any order of events."""
     sides = pair(a, b)
     chance = random.Random(seed)
     expected = []
@@ -202,7 +202,7 @@ def test_rings_lose_nothing_overrun_nothing_and_never_stand_still(a, b, there, b
     while quiet < 2:
         steps = [(side, step) for side in sides for step in side.steps()]
         if not steps:
-            # What was paused goes on; if then nothing does, all is over.
+            # Resume all paused readers; if nothing can proceed then, everything has been delivered.
             quiet += 1
             for side in sides:
                 side.reading = True
@@ -251,7 +251,7 @@ written = st.lists(st.lists(st.tuples(st.integers(1, 40), st.booleans()), max_si
 @settings(max_examples=150)
 @given(writes=written, data=st.data())
 def test_every_write_is_done_once_in_order_and_after_its_lent_memory_was_read(writes, data):
-    """Writes of pieces that are lent or not, posted some bytes at a time, completed in any steps."""
+    """Writes of lent and copied pieces, posted some bytes at a time, completed in any steps."""
     queue = SendQueue(6, 2, 1000)
     unsent, under_way = deque(), {}
     waiting = []
@@ -288,7 +288,7 @@ def test_every_write_is_done_once_in_order_and_after_its_lent_memory_was_read(wr
         for number in waiting[said : said + queue.take_done()]:
             assert not any(other <= number for other in being_read)
             said += 1
-        # And no later: the next one waits for itself, or for a work request that begins before its end.
+        # And no later: the next write waits for its own bytes, or for a work request that begins before its end.
         if said < len(waiting):
             begun = {first for first, lent, _ in under_way.values() if lent} | to_send
             assert min(begun) <= waiting[said]
@@ -318,7 +318,7 @@ def test_every_write_is_done_once_in_order_and_after_its_lent_memory_was_read(wr
     assert queue.take_done() == queue.take_owed() == 0
 
 
-def test_what_is_not_done_is_given_up_at_once():
+def test_all_pending_writes_can_be_released_at_once():
     queue = SendQueue(8, 0, 10)
     for _ in range(3):
         queue.written(5)
@@ -329,7 +329,7 @@ def test_what_is_not_done_is_given_up_at_once():
     assert queue.take_owed() == 0
 
 
-def test_signals_are_selective():
+def test_only_some_work_requests_are_signaled():
     queue = SendQueue(64, 0, 1000)
     signals = [queue.posted(0, 0, None, False)[1] for _ in range(64)]
     assert [index for index, signaled in enumerate(signals) if signaled] == [15, 31, 47, 63]
@@ -342,7 +342,7 @@ def test_signals_are_selective():
     assert not queue.posted(0, 0, None, False)[1]
 
 
-def test_what_is_lent_is_counted_until_completed():
+def test_lent_memory_counts_until_it_completes():
     queue = SendQueue(8, 0, 10)
     first, _ = queue.posted(0, 0, ["a view"], True)
     _, signaled = queue.posted(0, 0, ["another"], False)
@@ -356,7 +356,7 @@ def test_what_is_lent_is_counted_until_completed():
     assert queue.lent == queue.under_way == 0
 
 
-def test_what_is_lent_is_kept_alive_until_completed_and_no_longer_round_and_round():
+def test_lent_memory_is_kept_alive_only_until_it_completes():
     class Memory:
         pass
 
@@ -373,7 +373,7 @@ def test_what_is_lent_is_kept_alive_until_completed_and_no_longer_round_and_roun
             queue.completed(number - 2)
 
 
-def test_work_requests_are_kept_for_controls_and_the_goodbye():
+def test_work_requests_are_reserved_for_controls_and_the_goodbye():
     queue = SendQueue(5, 3, 10)
     for _ in range(2):
         assert queue.may_post()
@@ -389,7 +389,7 @@ def test_work_requests_are_kept_for_controls_and_the_goodbye():
 
 
 class TestAPeerThatBreaksTheRules:
-    def test_credits_for_what_was_never_written(self):
+    def test_credits_for_unwritten_messages_are_rejected(self):
         ring = PeerRing(100, 4, 2)
         ring.take(10)
         with pytest.raises(RingError, match="credits for 2 messages, of which only 1"):
@@ -397,17 +397,17 @@ class TestAPeerThatBreaksTheRules:
         with pytest.raises(RingError, match="credits for 1 control messages"):
             ring.freed(0, 1)
 
-    def test_more_bytes_than_there_was_room_for(self):
+    def test_more_bytes_than_the_room_are_rejected(self):
         ring = ReceiveRing(100, 4, 2)
         ring.arrived(60)
         with pytest.raises(RingError, match="more than the ring had room for"):
             ring.arrived(41)
-        # Consumed is not free: the peer has not been told.
+        # Consumed bytes are not free until the peer has received the credits.
         ring.consumed()
         with pytest.raises(RingError, match="more than the ring had room for"):
             ring.arrived(41)
 
-    def test_a_message_over_the_end_of_the_ring(self):
+    def test_a_message_over_the_end_of_the_ring_is_rejected(self):
         ring = ReceiveRing(100, 4, 2)
         ring.arrived(60)
         ring.consumed()
@@ -420,18 +420,18 @@ class TestAPeerThatBreaksTheRules:
         ring.arrived(60)
         assert ring.oldest() == (0, 60)
 
-    def test_a_data_message_without_data(self):
+    def test_a_data_message_without_data_is_rejected(self):
         with pytest.raises(RingError, match="without data"):
             ReceiveRing(100, 4, 2).arrived(0)
 
-    def test_more_messages_than_slots(self):
+    def test_more_messages_than_slots_are_rejected(self):
         ring = ReceiveRing(100, 2, 2)
         ring.arrived(1)
         ring.arrived(1)
         with pytest.raises(RingError, match="more than 2 messages"):
             ring.arrived(1)
 
-    def test_more_controls_than_it_may_send(self):
+    def test_more_controls_than_allowed_are_rejected(self):
         ring = ReceiveRing(100, 2, 2)
         ring.control_arrived()
         ring.control_arrived()

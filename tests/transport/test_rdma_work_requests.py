@@ -1,4 +1,4 @@
-"""Work requests and completions: numbers that come out as they went in, also the largest there are."""
+"""Work requests and completions keep their numbers, even the largest possible ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_write_keeps_the_values_it_was_made_with(work_request_id, parts, addre
 
 
 @given(pieces, pieces)
-def test_the_same_write_is_filled_anew(before, parts):
+def test_a_write_can_be_refilled(before, parts):
     write = Write(pieces=before)
     earlier = write.pieces
     write.clear()

@@ -1,4 +1,4 @@
-"""What TCP connections have beyond the contract: how they are made, how sockets break, what is left behind."""
+"""TCP connections beyond the contract: how they are made, how sockets break, and what remains."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reset(server: socket.socket) -> None:
     server.close()
 
 
-async def test_options_of_the_socket(listening, recorder):
+async def test_the_socket_has_its_options(listening, recorder):
     client, server = await accepted(listening, recorder, send_buffer_bytes=40_000, receive_buffer_bytes=50_000)
     sock = client.transport._socket
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -48,7 +48,7 @@ async def test_options_of_the_socket(listening, recorder):
     server.close()
 
 
-async def test_buffers_are_the_systems_own_unless_said_otherwise(listening, recorder):
+async def test_buffers_have_the_systems_default_size(listening, recorder):
     client, server = await accepted(listening, recorder)
     with socket.create_connection(listening.getsockname()) as plain:
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -61,7 +61,7 @@ async def test_buffers_are_the_systems_own_unless_said_otherwise(listening, reco
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="the system has no IPv6")
-async def test_ipv6(recorder):
+async def test_an_ipv6_address_is_connected_to(recorder):
     try:
         listening = socket.create_server(("::1", 0), family=socket.AF_INET6)
     except OSError as error:
@@ -97,13 +97,13 @@ async def test_a_name_stands_for_the_first_of_its_addresses_that_answers(listeni
     await client.until_lost()
 
 
-async def test_a_name_none_of_whose_addresses_answers(recorder, monkeypatch):
+async def test_a_name_without_an_answering_address_is_an_error(recorder, monkeypatch):
     await resolving(monkeypatch, "127.0.0.2", "127.0.0.3")
     with pytest.raises(ConnectionRefusedError, match=r"cannot connect to broker.example:1: Connection refused"):
         await StreamConnector().connect("broker.example", 1, recorder())
 
 
-async def test_a_name_without_addresses(recorder, monkeypatch):
+async def test_a_name_without_addresses_is_an_error(recorder, monkeypatch):
     await resolving(monkeypatch)
     with pytest.raises(OSError, match=r"cannot connect to broker.example:1: the name has no address"):
         await StreamConnector().connect("broker.example", 1, recorder())
@@ -122,14 +122,14 @@ async def test_an_address_takes_no_thread(listening, recorder):
     await client.until_lost()
 
 
-async def test_localhost(listening, recorder):
+async def test_localhost_is_resolved(listening, recorder):
     client = recorder()
     client.transport = await StreamConnector().connect("localhost", listening.getsockname()[1], client)
     client.abort()
     assert await client.until_lost() is None
 
 
-async def test_a_name_that_cannot_be_resolved(recorder, monkeypatch):
+async def test_a_name_that_cannot_be_resolved_is_an_error(recorder, monkeypatch):
     async def getaddrinfo(*_, **__):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -141,7 +141,7 @@ async def test_a_name_that_cannot_be_resolved(recorder, monkeypatch):
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example"])
-async def test_what_is_no_name_at_all(recorder, host):
+async def test_an_impossible_name_is_an_error(recorder, host):
     with pytest.raises(OSError, match=r"cannot resolve the host of .*: not a host name") as raised:
         await StreamConnector().connect(host, 1, recorder())
     assert raised.value.errno == errno.EINVAL
@@ -149,7 +149,7 @@ async def test_what_is_no_name_at_all(recorder, host):
         await StreamConnector().resolve(host, 1)
 
 
-async def test_connect_cancelled_before_an_answer_leaves_nothing_open(recorder, turns):
+async def test_a_connect_cancelled_before_an_answer_leaves_nothing_open(recorder, turns):
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as fillers:
         for _ in range(3):
             filler = fillers.enter_context(socket.socket())
@@ -176,7 +176,7 @@ def test_a_loop_that_cannot_watch_sockets_is_named(recorder):
 
 
 async def broken(listening, recorder):
-    """A client whose peer has answered and gone, which the client has not seen yet."""
+    """A client with a peer that has answered and gone, before the client has read that."""
     client, server = await accepted(listening, recorder)
     server.sendall(b"the answer")
     reset(server)
@@ -224,7 +224,7 @@ async def test_close_after_a_failed_write_reports_the_failure(listening, recorde
     assert client.breaches == []
 
 
-async def test_abort_after_a_failed_write(listening, recorder):
+async def test_abort_after_a_failed_write_reports_no_error(listening, recorder):
     client = await broken(listening, recorder)
     assert not client.write(b"question")
     client.abort()
@@ -232,7 +232,7 @@ async def test_abort_after_a_failed_write(listening, recorder):
     assert client.breaches == []
 
 
-async def test_a_write_that_breaks_while_it_waits(listening, recorder):
+async def test_a_pending_write_that_fails_is_reported(listening, recorder):
     client, server = await accepted(listening, recorder, send_buffer_bytes=4096)
     assert not client.write(bytes(5_000_000))
     reset(server)
@@ -242,11 +242,11 @@ async def test_a_write_that_breaks_while_it_waits(listening, recorder):
 
 @pytest.mark.parametrize("answered", [False, True])
 @pytest.mark.parametrize("size", [1, 100_000, 400_000])
-async def test_a_reset_behind_data_is_noticed_when_the_data_was_received(listening, recorder, size, answered, turns):
+async def test_a_reset_after_data_is_detected_after_the_data(listening, recorder, size, answered, turns):
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1_000_000)
     client, server = await accepted(listening, recorder, receive_buffer_bytes=1_000_000)
     if answered:
-        # What is sent meets the reset before anybody looks for it.
+        # Sending meets the reset before the transport looks for it.
         client.on_data = lambda _: client.transport.write([b"answer"])
     client.transport.pause_reading()
     server.sendall(bytes(size))
@@ -258,7 +258,7 @@ async def test_a_reset_behind_data_is_noticed_when_the_data_was_received(listeni
 
 
 @pytest.mark.parametrize("how", ["close", "abort", "pause"])
-async def test_a_reset_behind_data_in_which_the_handler_ends_or_pauses(listening, recorder, how, turns):
+async def test_a_reset_after_data_that_made_the_handler_end_or_pause(listening, recorder, how, turns):
     client, server = await accepted(listening, recorder)
     client.on_data = lambda _: client.transport.pause_reading() if how == "pause" else getattr(client, how)()
     server.sendall(b"data")
@@ -270,7 +270,7 @@ async def test_a_reset_behind_data_in_which_the_handler_ends_or_pauses(listening
     assert isinstance(lost, ConnectionResetError) if how == "pause" else lost is None
 
 
-async def test_readiness_without_data_is_nothing(listening, recorder):
+async def test_readiness_without_data_is_ignored(listening, recorder):
     client, server = await accepted(listening, recorder)
     client.transport._on_readable()
     assert client.lost == []
@@ -290,7 +290,7 @@ async def test_abort_resets_the_connection(listening, recorder):
 
 
 async def test_abort_after_close_leaves_a_slow_peer_the_data_it_has_not_read(listening, recorder):
-    """Records that nobody acknowledges were lost where a broker stood still while the producer closed."""
+    """Records sent with acks=0 were once lost if a broker paused while the producer closed."""
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client, server = await accepted(listening, recorder, send_buffer_bytes=1_000_000, linger_timeout=60)
     data = numbered(200_000)
@@ -315,7 +315,7 @@ async def test_close_ends_our_side_and_waits_for_the_peers(listening, recorder, 
     assert await client.until_lost() is None
 
 
-async def test_no_busy_loop_while_the_rest_goes_to_a_peer_that_has_ended_its_side(
+async def test_the_loop_is_idle_while_sending_to_a_peer_that_has_ended_its_side(
     listening, recorder, turns, monkeypatch
 ):
     client, server = await accepted(listening, recorder, send_buffer_bytes=4096)
@@ -338,14 +338,14 @@ async def test_no_busy_loop_while_the_rest_goes_to_a_peer_that_has_ended_its_sid
     server.close()
 
 
-async def test_close_waits_only_so_long(listening, recorder):
+async def test_close_waits_at_most_for_the_linger_timeout(listening, recorder):
     client, server = await accepted(listening, recorder, linger_timeout=0.001)
     client.close()
     assert await client.until_lost() is None
     server.close()
 
 
-async def test_close_of_a_connection_that_the_peer_has_reset(listening, recorder):
+async def test_close_after_a_reset_by_the_peer_reports_it(listening, recorder):
     client, server = await accepted(listening, recorder)
     reset(server)
     client.close()
@@ -353,7 +353,7 @@ async def test_close_of_a_connection_that_the_peer_has_reset(listening, recorder
 
 
 @pytest.mark.parametrize("how", ["close", "abort", "peer closes", "peer resets"])
-async def test_nothing_is_kept_after_the_loss(listening, recorder, how, turns):
+async def test_nothing_is_kept_alive_after_the_loss(listening, recorder, how, turns):
     gc.collect()
     gc.disable()
     try:
@@ -374,7 +374,7 @@ async def test_nothing_is_kept_after_the_loss(listening, recorder, how, turns):
         gc.enable()
 
 
-async def test_descriptors_are_used_again_without_confusion(listening, recorder):
+async def test_descriptors_can_be_reused(listening, recorder):
     for number in range(100):
         client, server = await accepted(listening, recorder)
         server.sendall(b"%d" % number)
@@ -401,7 +401,7 @@ async def test_connections_of_a_loop_receive_into_the_same_memory(listening, rec
         server.close()
 
 
-def test_each_loop_has_a_receive_buffer_of_its_own():
+def test_each_loop_has_its_own_receive_buffer():
     """Two loops may receive at the same time, each in its thread."""
     loops = [asyncio.new_event_loop() for _ in range(2)]
     buffers = [receive_buffer(loop) for loop in loops]
@@ -418,7 +418,7 @@ def test_each_loop_has_a_receive_buffer_of_its_own():
 
 def test_a_receive_buffer_ends_with_its_loop():
     loop = asyncio.new_event_loop()
-    # A bytearray has no weak references, but the view of one has.
+    # A bytearray supports no weak references, but a view of it does.
     buffer = weakref.ref(receive_buffer(loop))
     loop.close()
     del loop

@@ -1,4 +1,4 @@
-"""TLS: handshakes that succeed and fail, and what can go wrong in the records behind them."""
+"""TLS: handshakes that succeed and fail, and errors in the records after them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 
 
 class Server:
-    """One connection of a TLS server that decides itself which bytes go into the socket together."""
+    """One connection of a TLS server that controls which bytes are sent together."""
 
     def __init__(self, context, reader, writer):
         self.reader = reader
@@ -65,7 +65,7 @@ async def serve():
             try:
                 await connection(reader, writer)
             except asyncio.CancelledError:
-                # The test is over; asyncio's streams of Python 3.11 trip over a task that ends as cancelled.
+                # The test is over; asyncio's streams of Python 3.11 fail if the task ends as cancelled.
                 return
             finally:
                 writer.transport.abort()
@@ -85,7 +85,7 @@ async def serve():
 
 @pytest.fixture
 def connected(serve, certificates, recorder):
-    """``connected(version, behind, script)``: a client; the server, once the handshake is done, runs ``script``.
+    """``connected(version, behind, script)`` returns a client; after the handshake the server runs ``script``.
 
     ``behind(server)`` runs before the last bytes of the handshake have been sent.
     """
@@ -110,7 +110,7 @@ def connected(serve, certificates, recorder):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_both_versions(stream_wire, certificates, version):
+async def test_data_arrives_with_both_versions(stream_wire, certificates, version):
     contexts = certificates.client_context(), certificates.server_context(version)
     async with stream_wire("tls", *contexts) as wire:
         client, peer = await wire.connect()
@@ -130,7 +130,7 @@ async def until_closed(server):
 
 
 @pytest.mark.parametrize("size", [5, 16384, 200_000])
-async def test_data_behind_the_handshake_is_delivered_though_the_socket_stays_silent(connected, size):
+async def test_data_received_with_the_handshake_is_delivered_while_the_socket_is_silent(connected, size):
     data = os.urandom(size)
     client = await connected(
         ssl.TLSVersion.TLSv1_2, behind=lambda server: server.object.write(data), script=until_closed
@@ -168,7 +168,7 @@ async def test_an_end_inside_a_record_is_an_error(connected, left):
     assert client.received == b"whole"
 
 
-async def test_close_notify_ends_the_connection_though_the_socket_stays_open(connected):
+async def test_close_notify_ends_the_connection_while_the_socket_stays_open(connected):
     waiting = asyncio.Event()
 
     async def script(server):
@@ -184,7 +184,7 @@ async def test_close_notify_ends_the_connection_though_the_socket_stays_open(con
     waiting.set()
 
 
-async def test_close_says_close_notify_behind_the_data(connected):
+async def test_close_sends_close_notify_after_the_data(connected):
     seen = asyncio.get_running_loop().create_future()
     data = os.urandom(2_000_000)
 
@@ -192,7 +192,7 @@ async def test_close_says_close_notify_behind_the_data(connected):
         got = b""
         while piece := await server.read(65536):
             got += piece
-        # It returns, instead of asking for more, only when the other side's close_notify is there.
+        # It returns, instead of requesting more data, only after the other side's close_notify.
         server.object.unwrap()
         seen.set_result(got)
 
@@ -203,7 +203,7 @@ async def test_close_says_close_notify_behind_the_data(connected):
     assert await client.until_lost() is None
 
 
-async def test_a_record_that_was_tampered_with(connected):
+async def test_a_modified_record_is_an_error(connected):
     alert = asyncio.get_running_loop().create_future()
 
     async def script(server):
@@ -238,7 +238,7 @@ async def test_data_before_a_broken_connection_is_delivered_before_the_loss(conn
         gone.set()
 
     client = await connected(script=script)
-    # Hold reading back until the peer has gone, so that the write is what finds out.
+    # Do not read until the peer has gone, so that the write detects it.
     asyncio.get_running_loop().remove_reader(client.transport._socket)
     started.set()
     await gone.wait()
@@ -249,7 +249,7 @@ async def test_data_before_a_broken_connection_is_delivered_before_the_loss(conn
     assert client.breaches == []
 
 
-async def test_a_write_that_cannot_be_encrypted(connected, monkeypatch):
+async def test_a_write_that_cannot_be_encrypted_is_an_error(connected, monkeypatch):
     client = await connected(script=until_closed)
 
     def encrypt(_):
@@ -318,7 +318,7 @@ def with_client_certificate(certificates, required):
     return context
 
 
-async def test_mutual(stream_wire, certificates):
+async def test_mutual_authentication_succeeds(stream_wire, certificates):
     client_context = certificates.client_context()
     certificates.client.configure_cert(client_context)
     server_context = with_client_certificate(certificates, ssl.CERT_REQUIRED)
@@ -331,7 +331,9 @@ async def test_mutual(stream_wire, certificates):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_mutual_without_the_clients_certificate(serve, certificates, recorder, version, loop_errors):
+async def test_mutual_authentication_fails_without_the_clients_certificate(
+    serve, certificates, recorder, version, loop_errors
+):
     loop_errors()
     context = with_client_certificate(certificates, ssl.CERT_REQUIRED)
     context.minimum_version = context.maximum_version = version
@@ -349,7 +351,7 @@ async def test_mutual_without_the_clients_certificate(serve, certificates, recor
         with pytest.raises(ssl.SSLError, match=f"127.0.0.1:{port}: .*ALERT_HANDSHAKE_FAILURE"):
             await connecting
     else:
-        # In TLS 1.3 the client is through before the server has looked at its certificate.
+        # In TLS 1.3 the client finishes before the server has checked its certificate.
         client.transport = await connecting
         error = await client.until_lost()
         assert isinstance(error, ssl.SSLError)
@@ -358,7 +360,7 @@ async def test_mutual_without_the_clients_certificate(serve, certificates, recor
 
 
 async def failing_handshake(serve, server_context, client_context, name):
-    """What ``connect`` raises, and what the server sees of it."""
+    """Return the error of ``connect``, and that of the server."""
     seen = asyncio.get_running_loop().create_future()
 
     async def connection(reader, writer):
@@ -378,7 +380,7 @@ async def failing_handshake(serve, server_context, client_context, name):
     return raised.value, await seen
 
 
-async def test_a_certificate_for_another_name(serve, certificates):
+async def test_a_certificate_for_another_name_is_rejected(serve, certificates):
     contexts = certificates.server_context(), certificates.client_context()
     error, _ = await failing_handshake(serve, *contexts, "other.example")
     assert isinstance(error, ssl.SSLCertVerificationError)
@@ -386,7 +388,7 @@ async def test_a_certificate_for_another_name(serve, certificates):
     assert "other.example" in error.verify_message
 
 
-async def test_a_certificate_of_an_unknown_authority(serve, certificates):
+async def test_a_certificate_of_an_unknown_authority_is_rejected(serve, certificates):
     context = ssl.create_default_context()
     trustme.CA().configure_trust(context)
     error, alert = await failing_handshake(serve, certificates.server_context(), context, "broker.example")
@@ -395,7 +397,7 @@ async def test_a_certificate_of_an_unknown_authority(serve, certificates):
     assert "ALERT_UNKNOWN_CA" in alert.reason
 
 
-async def test_no_version_in_common(serve, certificates):
+async def test_no_common_version_is_an_error(serve, certificates):
     contexts = (
         certificates.server_context(ssl.TLSVersion.TLSv1_2),
         certificates.client_context(ssl.TLSVersion.TLSv1_3),
@@ -405,7 +407,7 @@ async def test_no_version_in_common(serve, certificates):
     assert alert is not None
 
 
-async def test_the_name_is_not_checked_where_the_context_says_so(serve, certificates, recorder, connected):
+async def test_the_name_is_not_checked_if_the_context_disables_it(serve, certificates, recorder, connected):
     context = certificates.client_context()
     context.check_hostname = False
 
@@ -440,7 +442,7 @@ async def test_the_name_is_the_host_unless_given_and_may_end_in_a_dot(serve, cer
     assert await client.until_lost() is None
 
 
-async def test_what_is_no_name_for_tls(serve, certificates):
+async def test_an_impossible_server_name_is_an_error(serve, certificates):
     async def connection(reader, writer):
         await reader.read()
 
@@ -460,7 +462,7 @@ async def connect_to(serve, certificates, connection):
     return None
 
 
-async def test_a_server_that_answers_in_plain_text(serve, certificates):
+async def test_an_answer_in_plain_text_is_an_error(serve, certificates):
     async def connection(reader, writer):
         writer.write(b"\x00\x00\x00\x0aplain text and more of it")
         await reader.read()
@@ -470,7 +472,7 @@ async def test_a_server_that_answers_in_plain_text(serve, certificates):
     assert "the answer is not TLS: is it a PLAINTEXT listener?" in str(error)
 
 
-async def test_a_server_that_closes_in_the_handshake(serve, certificates):
+async def test_a_close_in_the_handshake_is_an_error(serve, certificates):
     async def connection(reader, writer):
         await reader.read(10_000)
         writer.close()
@@ -481,7 +483,7 @@ async def test_a_server_that_closes_in_the_handshake(serve, certificates):
     assert "closed the connection during the TLS handshake (is it a PLAINTEXT listener, or does it" in str(error)
 
 
-async def test_a_server_that_resets_in_the_handshake(serve, certificates):
+async def test_a_reset_in_the_handshake_is_an_error(serve, certificates):
     async def connection(reader, writer):
         await reader.read(1)
         reset_on_close(writer)
@@ -492,7 +494,7 @@ async def test_a_server_that_resets_in_the_handshake(serve, certificates):
     assert "during the TLS handshake (is it a PLAINTEXT listener" in str(error)
 
 
-async def test_connect_cancelled_while_the_server_is_silent(serve, certificates, turns):
+async def test_connect_can_be_cancelled_while_the_server_is_silent(serve, certificates, turns):
     reached = asyncio.Event()
     ended = asyncio.Event()
 
@@ -514,7 +516,7 @@ async def test_connect_cancelled_while_the_server_is_silent(serve, certificates,
 
 
 class CommandLineServer:
-    """OpenSSL's own server: what it receives appears in its output, single letters are commands to it."""
+    """OpenSSL's server: received data appears in its output, single letters are commands."""
 
     def __init__(self, certificates, directory, version):
         certificates.server.cert_chain_pems[0].write_to_path(str(directory / "cert.pem"))
@@ -552,8 +554,8 @@ class CommandLineServer:
     ("version", "letter"), [("tls1_3", b"K"), ("tls1_3", b"k"), ("tls1_2", b"r")], ids=["K", "k", "renegotiation"]
 )
 @pytest.mark.parametrize("busy", [False, True])
-async def test_new_keys_in_the_middle(certificates, recorder, tmp_path, version, letter, busy):
-    """``K`` asks for an update of both sides' keys, ``k`` updates its own, ``r`` starts a handshake anew."""
+async def test_keys_may_be_renewed_during_a_connection(certificates, recorder, tmp_path, version, letter, busy):
+    """``K`` requests an update of both sides' keys, ``k`` updates its own, ``r`` starts a new handshake."""
     async with CommandLineServer(certificates, tmp_path, version) as server:
         client = recorder()
         connector = StreamConnector(certificates.client_context())
@@ -586,7 +588,7 @@ def session():
 
 
 @given(lengths=st.lists(st.integers(1, 300), max_size=6), chunk=st.integers(1, 50))
-def test_where_records_end_does_not_depend_on_how_they_come(session, lengths, chunk):
+def test_record_ends_are_found_in_any_pieces(session, lengths, chunk):
     made = session()
     data = b"".join(b"\x17\x03\x03" + length.to_bytes(2) + bytes(length) for length in lengths)
     ends = {0}

@@ -14,7 +14,7 @@ _UNAVAILABLE = 125
 
 
 def main() -> int:
-    """The command's exit code, 124 after the limit, 125 where there is no guest or it gave no result."""
+    """Return the command's exit code, 124 after the limit, 125 without a guest or its result."""
     parser = argparse.ArgumentParser(prog="python -m tests.rdma.guest", description="Runs a command beside soft-RoCE.")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds that the command may take (%(default)s)")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Archives as the kernel unpacks them into its first file system: cpio's "new ASCII" format."""
+"""Archives that the kernel unpacks into its first file system: cpio's "new ASCII" format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _FOLDER = 0o040000
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:
-    """An archive of executable files by their paths, with the folders that they lie in."""
+    """Return an archive of executable files by their paths, including their folders."""
     folders: dict[str, None] = {}
     for path in files:
         parts = path.split("/")[:-1]

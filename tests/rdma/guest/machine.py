@@ -17,18 +17,18 @@ from tests.rdma.guest.packages import Parts, resolve
 
 _HERE = Path(__file__).parent
 
-# How long a guest may take to start and to end, beyond what its command may take, emulated and on a busy machine.
+# Seconds for a guest to start and to end, in addition to its command, when emulated on a busy machine.
 _BOOT_SECONDS = 120.0
-# How long a machine that only has to show that it starts may take, when it runs on the real processor.
+# Seconds for a test start of a machine on the real processor.
 _PROBE_SECONDS = 10.0
-# How long a command has to end when its time is up, before it is ended by force.
+# Seconds between SIGTERM and SIGKILL for a command at its limit.
 _GRACE_SECONDS = 5
 
-# All that QEMU emulates, without what is slow there: REP MOVSB copies one byte at a time, and page tables of five
+# All features that QEMU emulates except slow ones: REP MOVSB copies one byte at a time, and page tables of five
 # levels add one to each walk.
 _EMULATED = ("-cpu", "max,-la57,-erms,-fsrm")
 
-# Belongs to this machine's processes and has no meaning in the guest.
+# Variables of this machine's processes that have no meaning in the guest.
 _NOT_INHERITED = ("TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD")
 
 
@@ -47,9 +47,9 @@ def run(
 ) -> int:
     """Run ``command`` in a guest, in the current folder and with this process's environment, and return its exit code.
 
-    The guest sees this machine's files as they are, and whatever it writes is gone when it ends. ``output`` is called
-    with what the command writes, as it comes. After ``limit`` seconds the guest ends the command (exit code 124); a
-    guest that does not end soon after is killed.
+    The guest sees this machine's files, and everything that it writes is lost when it ends. ``output`` is called with
+    the command's output as it arrives. After ``limit`` seconds the guest ends the command (exit code 124); a guest that
+    does not end soon after is killed.
 
     accelerator
         "tcg": an emulated processor. "kvm": the real one. "auto": the real one if a guest starts on it.
@@ -76,10 +76,10 @@ def run(
 
 
 def starts_on_kvm(parts: Parts) -> bool:
-    """Whether a guest starts on the real processor: that /dev/kvm is there does not mean that it does.
+    """Return whether a guest starts on the real processor, which the existence of /dev/kvm does not ensure.
 
-    A guest that does not start is waited for once each time that this machine boots: the file ``no-kvm`` in the cache
-    has the boot's id.
+    A failed start is tried only once after each boot of this machine: the file ``no-kvm`` in the cache has the boot's
+    id.
     """
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return False
@@ -100,7 +100,7 @@ def starts_on_kvm(parts: Parts) -> bool:
 
 
 def _script(parts: Parts, command: Sequence[str], limit: float, environment: Mapping[str, str]) -> str:
-    """What /bin/sh runs in the guest."""
+    """Return the script that /bin/sh runs in the guest."""
     inherited = {
         name: value for name, value in environment.items() if name not in _NOT_INHERITED and name.isidentifier()
     }
@@ -124,13 +124,13 @@ def _libraries(parts: Parts) -> dict[str, str]:
 
 
 def _qemu(parts: Parts, job: Path, accelerator: str, memory_mib: int) -> list[str]:
-    """The command that runs a guest with ``job`` as the folder through which it is told and tells its results."""
+    """Return the command that runs a guest; the folder ``job`` has its input and its results."""
     first = job / "initramfs"
     names = [path.name for path in parts.modules.iterdir()]
     files = {f"modules/{name}": (parts.modules / name).read_bytes() for name in names}
     files["bin/busybox"] = (parts.root / "bin" / "busybox").read_bytes()
     files["init"] = (_HERE / "init").read_bytes()
-    # Where they are mounted.
+    # Their mount points.
     files |= {f"{name}/.keep": b"" for name in ("dev", "proc", "sys")}
     first.write_bytes(cpio.archive(files))
     share = parts.root / "usr" / "share"
@@ -146,7 +146,7 @@ def _qemu(parts: Parts, job: Path, accelerator: str, memory_mib: int) -> list[st
         *("-kernel", str(parts.kernel), "-initrd", str(first)),
         *("-append", "console=ttyS0 quiet panic=-1 mitigations=off"),
         *("-serial", f"file:{job / 'console.log'}"),
-        # What the command writes has a port of its own, apart from what the kernel says.
+        # The command's output has a separate port from the kernel's messages.
         *("-device", "virtio-serial-pci", "-chardev", "stdio,id=output,signal=off"),
         *("-device", "virtserialport,chardev=output,name=output"),
         *("-device", "virtio-rng-pci"),
@@ -170,10 +170,10 @@ def _share(name: str, folder: Path, options: str) -> list[str]:
 def _watch(
     arguments: Sequence[str], environment: Mapping[str, str], output: Callable[[bytes], object], limit: float
 ) -> bool:
-    """Run QEMU for at most ``limit`` seconds; whether it ended by itself."""
+    """Run QEMU for at most ``limit`` seconds; return whether it ended before."""
     qemu = subprocess.Popen(
         arguments,
-        # At its end QEMU would close the port that the command writes to.
+        # At its end QEMU closes the command's output port.
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

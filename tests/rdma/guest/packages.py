@@ -1,4 +1,4 @@
-"""Where the guest comes from: the packages of this machine's distribution, downloaded once into a cache folder.
+"""The guest's parts, from packages of this machine's distribution, downloaded once into a cache folder.
 
 ``AIOPRODUCER_TEST_CACHE`` replaces ``~/.cache/aioproducer-tests``.
 """
@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 from tests.kafka import jars
 
-# What a guest consists of; apt adds the libraries that this machine lacks.
+# The packages of a guest; apt adds the libraries that this machine lacks.
 _INSTALLED = ("qemu-system-x86", "busybox-static", "iproute2", "ibverbs-providers", "librdmacm1")
-# Of these the dependencies are not wanted: this machine's Python runs pyverbs, and no boot loader starts the kernel.
+# Without their dependencies: this machine's Python runs pyverbs, and no boot loader starts the kernel.
 _ALONE = ("python3-pyverbs",)
 _KERNEL = "linux-image-amd64"
 
-# Kernel modules, without those that they need themselves.
+# Kernel modules, without their dependencies.
 _MODULES = (
     "virtio_pci",
     "virtio_net",
@@ -42,10 +42,10 @@ _HOW_ELSE = "the tests in tests/rdma also run by themselves on a machine that ha
 
 
 class Parts(NamedTuple):
-    """What a guest is made of.
+    """The parts of a guest.
 
     root
-        The packages' files, as they would lie below ``/``.
+        The packages' files, with their paths below ``/``.
     kernel
         Uncompressed: QEMU starts it by its PVH entry.
     modules
@@ -63,12 +63,12 @@ class Parts(NamedTuple):
 
     @property
     def python_path(self) -> Path:
-        """Where pyverbs is imported from."""
+        """The folder that pyverbs is imported from."""
         return self.root / "usr" / "lib" / "python3" / "dist-packages"
 
 
 def resolve() -> Parts:
-    """The guest's parts, from the cache or downloaded into it.
+    """Return the guest's parts, from the cache or downloaded into it.
 
     Raises:
         HarnessUnavailableError: this machine's distribution has no such packages, or none for this Python.
@@ -111,7 +111,7 @@ def _check_python(parts: Parts) -> None:
 
 
 def _fill(folder: Path) -> None:
-    """Download and unpack beside ``folder`` and rename: a half-filled folder is never taken for a whole one."""
+    """Download and unpack beside ``folder``, then rename, so that an incomplete folder is never used."""
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         archives = _download(partial / "apt")
@@ -126,7 +126,7 @@ def _fill(folder: Path) -> None:
 
 
 def _download(place: Path) -> list[Path]:
-    """The packages' archives, by an apt whose state lies in ``place``: this machine's stays as it is."""
+    """Return the packages' archives, downloaded by apt with its state in ``place``, apart from this machine's."""
     archives = place / "cache" / "archives"
     for path in (archives / "partial", place / "state" / "lists" / "partial"):
         path.mkdir(parents=True)
@@ -151,7 +151,7 @@ def _download(place: Path) -> list[Path]:
 
 
 def _take_kernel(place: Path) -> None:
-    """The kernel's image, and of its thousands of modules those that a guest loads."""
+    """Extract the kernel's image, and only the modules that a guest loads."""
     images = list((place / "root" / "boot").glob("vmlinuz-*"))
     if len(images) != 1:
         raise jars.HarnessUnavailableError(f"the kernel's package has not one image, but {images}")
@@ -180,7 +180,7 @@ def _take_kernel(place: Path) -> None:
 
 
 def _unpacked(image: bytes) -> bytes:
-    """The kernel in its compressed image (Documentation/arch/x86/boot.rst): to unpack it emulated takes ten seconds."""
+    """Return the kernel from its compressed image (Documentation/arch/x86/boot.rst): emulated unpacking takes 10 s."""
     sectors = image[0x1F1] or 4
     offset, length = (int.from_bytes(image[place : place + 4], "little") for place in (0x248, 0x24C))
     payload = image[(sectors + 1) * 512 + offset :][:length]
