@@ -1,4 +1,4 @@
-"""What the bench makes of the numbers that it measures."""
+"""The bench's calculations from measured numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.runner import derived
 from bench.verdicts import Requirement, difference, figure, judge, ratio
 
 
-def test_percentiles_of_few_values() -> None:
+def test_percentiles_are_exact_for_few_values() -> None:
     assert [percentile([1.0, 2.0, 3.0, 4.0], percent) for percent in (25, 26, 50, 75, 99, 100)] == [1, 2, 2, 3, 4, 4]
     with pytest.raises(ValueError, match="no values"):
         percentile([], 50)
@@ -27,7 +27,7 @@ def test_percentiles_of_few_values() -> None:
 
 @settings(max_examples=200)
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=300), st.sampled_from([1, 50, 90, 99, 99.9, 100]))
-def test_a_percentile_is_the_smallest_that_so_many_do_not_exceed(values: list[int], percent: float) -> None:
+def test_a_percentile_is_the_smallest_value_that_its_share_does_not_exceed(values: list[int], percent: float) -> None:
     values.sort()
     found = percentile(values, percent)
     needed = math.ceil(len(values) * percent / 100 - 1e-9)
@@ -40,21 +40,21 @@ def test_latencies_are_microseconds() -> None:
     assert found == {"p50_us": 50, "p99_us": 99, "p99.9_us": 100, "max_us": 100}
 
 
-def test_a_rate_and_cpu_time_of_each_record() -> None:
+def test_measurements_have_a_rate_and_cpu_time_of_each_record() -> None:
     found = derived({"records": 2_000_000, "elapsed": 4.0, "user": 1.5, "system": 0.5})
     assert (found["rate"], found["cpu_us"]) == (500_000, pytest.approx(1.0))
     assert derived({"wakeups_a_second": 0.5}) == {"wakeups_a_second": 0.5}
 
 
 @given(st.integers(0, 5 * CHUNK))
-def test_chunks_hold_exactly_what_was_asked_for(count: int) -> None:
+def test_chunks_have_exactly_the_requested_number(count: int) -> None:
     chunks = list(Job("unkept").chunks(count))
     assert sum(map(len, chunks)) == count
     assert all(len(chunk) == CHUNK for chunk in chunks[:-1])
     assert {value for chunk in chunks for value in chunk} <= {VALUE}
 
 
-def test_text_from_a_file_goes_round(tmp_path) -> None:
+def test_text_from_a_file_repeats_from_its_start(tmp_path) -> None:
     lines = texts(3 * CHUNK)
     path = tmp_path / "values"
     path.write_bytes(b"\n".join(lines) + b"\n")
@@ -70,18 +70,18 @@ def test_text_is_always_the_same_and_never_repeats() -> None:
     assert not any(b"\n" in value for value in found)
 
 
-def test_ticks_that_a_held_loop_missed_are_counted() -> None:
+def test_ticks_that_a_blocked_loop_missed_are_counted() -> None:
     # 900 on time, one 100 ms late, and the 99 after it that never ran.
     found = ticker.summary([0.0] * 900 + [0.1], [number / 1000 for number in range(1, 100)])
     assert found["ticks"] == 1000
     assert found["late_p50_ms"] == 0
     assert found["late_p99_ms"] == pytest.approx(90)
     assert found["late_max_ms"] == pytest.approx(100)
-    # What callbacks saw hides it.
+    # The lateness of the callbacks alone hides it.
     assert found["ran_late_p99_ms"] == 0
 
 
-def test_a_ticker_counts_a_grid_that_nothing_shifts(monkeypatch) -> None:
+def test_a_ticker_counts_a_fixed_grid(monkeypatch) -> None:
     class Loop:
         def __init__(self) -> None:
             self.later = []
@@ -100,7 +100,7 @@ def test_a_ticker_counts_a_grid_that_nothing_shifts(monkeypatch) -> None:
     now = 10.0015
     ticks._tick()
     assert loop.later[-1] == pytest.approx(0.0005)
-    # Held for 5 ms, and for 2 more when it ends.
+    # Blocked for 5 ms, and for 2 more at the end.
     now = 10.0072
     ticks._tick()
     now = 10.0101
@@ -109,7 +109,7 @@ def test_a_ticker_counts_a_grid_that_nothing_shifts(monkeypatch) -> None:
     assert found["late_max_ms"] == pytest.approx(5.2)
 
 
-async def test_callbacks_are_named_after_what_they_run() -> None:
+async def test_callbacks_have_the_names_of_their_functions() -> None:
     async def step() -> None:
         await asyncio.sleep(0)
 
@@ -125,7 +125,7 @@ async def test_callbacks_are_named_after_what_they_run() -> None:
     assert len(timed.taken["bench.memory.growth"]) == 1
 
 
-def test_a_summary_of_callbacks_tells_ours_from_the_callers() -> None:
+def test_a_summary_of_callbacks_separates_ours_from_the_callers() -> None:
     timed = ticker.Callbacks()
     timed.taken.update({"aioproducer.io.x": [1000, 3000], "aioproducer.y": [2000], "caller": [9000], "other": [8000]})
     found = timed.summary("aioproducer", "caller")
@@ -133,14 +133,14 @@ def test_a_summary_of_callbacks_tells_ours_from_the_callers() -> None:
     assert list(found["longest_us"]) == ["caller", "other", "aioproducer.io.x", "aioproducer.y"]
 
 
-def test_growth_leaves_the_beginning_out() -> None:
+def test_growth_excludes_the_beginning() -> None:
     mib = 2**20
     assert memory.growth([0, 0, 50 * mib, 50 * mib, 50 * mib, 51 * mib, 51 * mib, 52 * mib]) == 1.5
     with pytest.raises(ValueError, match="four"):
         memory.growth([1, 2, 3])
 
 
-def test_what_producer_performance_says() -> None:
+def test_the_output_of_producer_performance_is_parsed() -> None:
     said = [
         "WARNING: something else",
         "1200 records sent, 24000.0 records/sec (2.29 MB/sec), 8.1 ms avg latency, 31.0 ms max latency.",
@@ -171,11 +171,11 @@ def test_a_verdict_is_on_the_median(limit: float, at_least: bool, holds: bool) -
     assert (verdict.measured, verdict.least, verdict.most, verdict.holds) == (2.0, 1.0, 3.0, holds)
 
 
-def test_what_was_not_measured_neither_holds_nor_fails() -> None:
+def test_an_unmeasured_requirement_neither_holds_nor_fails() -> None:
     assert judge(Requirement("0", "", figure("a", "nobody", "cpu_us"), 1), RESULTS).holds is None
 
 
-def test_frames_of_the_raw_socket_are_put_together_again() -> None:
+def test_frames_of_the_raw_socket_are_reassembled() -> None:
     frames = [b"first", b"", b"x" * 70_000, b"last"]
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -195,7 +195,7 @@ def test_the_raw_sockets_batch_is_as_large_as_allowed() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 7, 9, 40])
-def test_the_raw_socket_sends_to_brokers_in_turn_and_reads_every_response(count: int) -> None:
+def test_the_raw_socket_sends_to_brokers_in_rotation_and_reads_every_response(count: int) -> None:
     with ExitStack() as stack:
         links, threads = [], []
         for number in range(3):

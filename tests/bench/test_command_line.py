@@ -1,4 +1,4 @@
-"""What the bench's command line chooses, and what it writes."""
+"""The choices of the bench's command line, and its output."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def _chosen(*names: str) -> set[str]:
     return {scenario.name for scenario in select(arguments.scenarios, arguments.quick)}
 
 
-def test_everything_by_default_and_less_when_quick() -> None:
+def test_all_scenarios_run_by_default_and_fewer_when_quick() -> None:
     assert _chosen() == set(BY_NAME)
     quick = _chosen("--quick")
     assert {"1a", "1b", "2", "3-1000", "3-10000", "4"} <= quick < set(BY_NAME)
 
 
-def test_scenarios_are_chosen_by_how_their_names_begin() -> None:
+def test_scenarios_are_chosen_by_the_beginning_of_their_names() -> None:
     assert _chosen("--scenarios", "1,5-z") == {"1a", "1b", "1c", "1d-100", "1d-1000", "5-zstd"}
-    # A number is whole.
+    # Numbers match as a whole.
     assert _chosen("--scenarios", "3-1000,1d-100") == {"3-1000", "1d-100"}
-    # What is asked for is run, however slow.
+    # A selected scenario runs even if it is slow.
     assert _chosen("--quick", "--scenarios", "6") == {"6"}
     with pytest.raises(ValueError, match="no such scenario: '0'; there are: 1a, 1b, 1c"):
         select("1,0", quick=False)
@@ -62,7 +62,7 @@ def test_the_list_runs_nothing(capsys) -> None:
     assert capsys.readouterr().out.splitlines()[1:] == ["    raw socket"]
 
 
-def test_a_job_takes_what_is_most_particular() -> None:
+def test_the_most_specific_option_of_a_job_counts() -> None:
     scenario = BY_NAME["2"]
     distinct = next(row for row in scenario.rows if row.options)
     full, quick = job_of(scenario, distinct, {}, quick=False), job_of(scenario, distinct, {}, quick=True)
@@ -82,13 +82,13 @@ def test_every_job_can_be_made_and_every_row_has_a_client_that_can_do_it() -> No
             assert callable(getattr(import_module(clients.CLIENTS[row.client].module), row.work)), row.label
 
 
-def test_each_round_has_another_order_and_everybody_in_it() -> None:
+def test_each_round_has_another_order_of_all_rows() -> None:
     scenario = BY_NAME["5-zstd"]
     orders = [order(list(scenario.rows), number) for number in range(5)]
     assert len({tuple(row.label for row in one) for one in orders}) == 5
     for one in orders:
         assert {row.label for row in one} == {row.label for row in scenario.rows}
-        # It needs to know how many records the others had in a batch.
+        # It needs the number of records in the others' batches.
         assert one[-1].label == "zstd alone"
 
 
@@ -104,8 +104,8 @@ def _outcome() -> Outcome:
     return Outcome(scenario, 3, results, {"somebody": "Go is not installed"}, {"another": "3 of 4 records are stored"})
 
 
-def test_every_requirement_looks_for_what_a_scenario_measures() -> None:
-    """Given a figure for every metric of every row, no requirement is left without one."""
+def test_every_requirement_uses_figures_of_a_scenario() -> None:
+    """With a figure for every metric of every row, every requirement is measured."""
     complete = {
         scenario.name: {
             row.label: [
@@ -128,7 +128,7 @@ def test_a_table_has_medians_ranges_and_ratios() -> None:
     assert lines[-2:] == ["somebody: missing: Go is not installed", "another: FAILED: 3 of 4 records are stored"]
 
 
-def test_verdicts_are_written_and_said() -> None:
+def test_verdicts_are_written_and_printed() -> None:
     outcome = _outcome()
     found = verdicts({"4": outcome.results})
     said = report.verdict_lines(found)
@@ -148,8 +148,8 @@ def test_the_results_name_the_build() -> None:
     assert report.environment()["build"].rpartition(", ")[2] in (kind, "profile-guided")
 
 
-def test_scenarios_of_an_earlier_run_stay_where_others_are_written(tmp_path) -> None:
-    """A scenario measured anew took the place of all that had been recorded."""
+def test_scenarios_of_an_earlier_run_stay_in_the_file(tmp_path) -> None:
+    """A repeated scenario once replaced all recorded ones."""
     path = tmp_path / "results.json"
     assert report.recorded(path) == {}
     earlier = report.scenarios([_outcome()], {"cpus": 8})
@@ -163,7 +163,7 @@ def test_scenarios_of_an_earlier_run_stay_where_others_are_written(tmp_path) -> 
     assert {one["requirement"] for one in document["verdicts"] if one["measured"] is not None} == {"4"}
 
 
-def test_a_plot_is_svg_that_names_everybody_and_does_not_change(tmp_path) -> None:
+def test_a_plot_is_a_reproducible_svg_that_names_every_client(tmp_path) -> None:
     surroundings = {"processor": "a processor", "cpus": 2, "python": "3.11"}
     path = draw(_outcome(), surroundings, tmp_path)
     assert path is not None
@@ -180,7 +180,7 @@ def test_a_plot_is_svg_that_names_everybody_and_does_not_change(tmp_path) -> Non
 def test_the_broker_is_warmed_in_each_codec_that_is_measured_with_text() -> None:
     assert codecs([BY_NAME["5-ticker"], BY_NAME["5-lz4"]]) == ["gzip", "lz4", "none", "zstd"]
     assert codecs([BY_NAME["5-lz4"]]) == ["lz4"]
-    # Without text nothing is to be warmed.
+    # Without text there is no codec to warm up.
     assert codecs([BY_NAME["1a"], BY_NAME["spark-lz4"]]) == []
 
 

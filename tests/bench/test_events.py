@@ -12,7 +12,7 @@ from bench.job import CHUNK
 
 
 @pytest.mark.parametrize("size", [100, 1000])
-def test_events_have_about_the_size_that_is_asked_for(size: int) -> None:
+def test_events_have_about_the_requested_size(size: int) -> None:
     sizes = [len(orjson.dumps(event)) for event, _, _ in islice(events.stream(size), 2000)]
     assert sum(sizes) / len(sizes) == pytest.approx(size, rel=0.05)
     assert all(0.9 * size < one < 1.1 * size for one in sizes)
@@ -41,7 +41,7 @@ def test_events_are_the_same_in_each_process() -> None:
 
 
 @pytest.mark.parametrize("records", [0, 1, CHUNK, 2 * CHUNK + 7])
-def test_chunks_hold_as_many_events_as_are_asked_for(records: int) -> None:
+def test_chunks_have_the_requested_number_of_events(records: int) -> None:
     found = list(events.chunks(100, records))
     assert sum(map(len, found)) == records
     assert all(len(chunk) == CHUNK for chunk in found[:-1])

@@ -1,4 +1,4 @@
-"""The memory bench: what it divides by has been made, and idle producers stay below its limit."""
+"""The memory bench: it creates the objects that it divides by, and idle producers stay below its limit."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SwapPss:               8 kB
 """
 
 
-def test_private_memory_is_what_no_other_process_shares() -> None:
+def test_private_memory_excludes_shared_memory() -> None:
     assert memory.private_of(SMAPS) == 160 * 1024
     assert memory.private() > 2**20
     with pytest.raises(ValueError, match="no private memory"):
         memory.private_of("Rss: 1640 kB")
 
 
-def test_memory_with_the_busy_partitions_alone_is_no_idle_partitions() -> None:
+def test_memory_of_busy_partitions_is_not_counted_for_idle_ones() -> None:
     with_idle = {"private": 9_900_000.0 + 1000, "live": 1_980_000.0 + 500}
     found = idle_memory.for_each_idle_partition(with_idle, {"private": 1000.0, "live": 500.0})
     assert found == {"private": 500, "live": 100}
@@ -37,7 +37,7 @@ def test_memory_with_the_busy_partitions_alone_is_no_idle_partitions() -> None:
 
 @pytest.mark.parametrize("kind", ["sent", "transport", "socket"])
 async def test_an_idle_producer_takes_less_than_its_limit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker's side of the connection is in the same process here, and counts too."""
+    """The broker's side of the connection counts too, as it is in the same process here."""
     monkeypatch.setattr(idle_memory, "SETTLING", 0)
     async with EmbeddedCluster() as cluster:
         tracemalloc.start()
@@ -64,7 +64,7 @@ async def test_all_partitions_are_known_and_some_have_records(monkeypatch: pytes
                 assert {record.partition for record in cluster.records(f"partitions-{topic}")} == used
 
 
-def test_too_few_files_is_said_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_low_a_limit_of_open_files_is_reported_before_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle_memory.resource, "getrlimit", lambda _: (256, 1024))
     monkeypatch.setattr(idle_memory.resource, "setrlimit", lambda *_: pytest.fail("the limit is too low to be raised"))
     with pytest.raises(SystemExit, match=r"3100 open files, the limit is 1024: raise it \(ulimit -Hn\)"):

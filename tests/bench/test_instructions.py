@@ -1,4 +1,4 @@
-"""The instruction counter's workloads: what is divided by the number of records has sent exactly that many."""
+"""The instruction counter's workloads: each sends exactly the number of records that its count is divided by."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench import instructions
 
 
 @pytest.mark.parametrize("name", instructions.PATHS)
-async def test_a_path_sends_as_many_records_as_it_is_asked_for(name: str) -> None:
+async def test_a_path_sends_the_requested_number_of_records(name: str) -> None:
     properties = {"num.partitions": str(instructions.PARTITIONS)}
     records = instructions.PATHS[name].few
     sent = records if instructions.PATHS[name].sends else 0

@@ -25,8 +25,8 @@ def test_records_become_due_one_interval_after_another() -> None:
     assert not schedule.ended
 
 
-def test_records_that_a_stall_has_delayed_keep_their_scheduled_times() -> None:
-    """A client that is held up is not asked for fewer records (coordinated omission)."""
+def test_records_delayed_by_a_pause_keep_their_scheduled_times() -> None:
+    """A pause of the client does not reduce the records that it has to send (coordinated omission)."""
     schedule = Schedule(1000, 100, began=0)
     assert schedule.take(1 * MS) == [1 * MS]
     assert schedule.take(51 * MS + 5) == [number * MS for number in range(2, 52)]

@@ -1,4 +1,4 @@
-"""The bench of RDMA beside TCP: what it counts, and that it sees wrong bytes."""
+"""The bench of RDMA and TCP: its counts, and its detection of wrong bytes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def _double(capsys, tmp_path, work, records):
     return json.loads(output.read_text())
 
 
-def test_the_double_counts_what_a_request_costs(capsys, tmp_path):
+def test_the_double_counts_the_cost_of_a_request(capsys, tmp_path):
     found = _double(capsys, tmp_path, "16 KiB", 3000)["batches of 16 KiB"]
     of = found["rdma"]
     assert of["records_a_request"] > 10
-    # All but those of the few records that were there when time was up: so small ones are copied.
+    # All except the last few records, which are small enough to be copied.
     assert of["writes_posted_a_request"] >= of["signals_a_request"] > 0.5
     assert of["bytes_sent_a_request"] > of["records_a_request"] * 100 > of["bytes_copied_a_request"]
     ratio = found.pop("rdma by tcp")
@@ -46,13 +46,13 @@ def test_an_awaited_record_is_a_request(capsys, tmp_path):
     assert found["tcp"]["records_a_request"] == found["rdma"]["records_a_request"] == 1
     of = found["rdma"]
     assert of["writes_posted_a_request"] == 1
-    # A record of this size is copied, and few writes need a completion then: nearly all are of answers.
+    # A record of this size is copied, so few writes need a completion: nearly all completions are of answers.
     assert of["signals_a_request"] < 0.1
     assert 1 <= of["completions_a_request"] < 1.1
     assert of["bytes_copied_a_request"] == of["bytes_sent_a_request"]
 
 
-def test_how_late_the_loop_is_is_told_of_both_transports_and_nothing_else_is_changed(capsys, tmp_path):
+def test_the_lateness_of_the_loop_is_measured_for_both_transports(capsys, tmp_path):
     before = sys.getswitchinterval(), os.sched_getaffinity(0), os.sched_getscheduler(0)
     output = tmp_path / "figures.json"
     assert rdma.main(["--ticker", "--mebibytes", "2", "--rounds", "2", "--output", str(output)]) == 0
@@ -64,18 +64,18 @@ def test_how_late_the_loop_is_is_told_of_both_transports_and_nothing_else_is_cha
     assert (sys.getswitchinterval(), os.sched_getaffinity(0), os.sched_getscheduler(0)) == before
 
 
-def test_the_layers_share_is_told_without_the_clocks_and_what_calls_them():
+def test_the_layers_share_excludes_the_cost_of_timing():
     plain = [{"cpu_ns": 10_000, "records": 10, "requests": 2}]
     timed = [{"cpu_ns": 20_000, "records": 10, "requests": 2, "layer_calls": 10, "layer_ns": 5_000}]
     found = rdma.summary(plain, timed, 200)
-    # 3 of 10 microseconds: each of the ten calls was lengthened by 200 ns inside of what is timed. How much longer all
-    # of it has become has nothing to say.
+    # 3 of 10 microseconds: each of the ten calls was lengthened by 200 ns within the timed part. The total
+    # lengthening has no effect.
     assert found["layer_share"] == pytest.approx(0.3)
     assert found["own_us_a_record"] == pytest.approx(0.7)
     assert found["own_us_a_request"] == pytest.approx(3.5)
 
 
-def test_the_ratio_is_of_runs_of_one_round():
+def test_the_ratio_compares_runs_of_one_round():
     def run(cpu_ns):
         plain = {"cpu_ns": cpu_ns, "records": 10, "requests": 2}
         return plain, plain | {"layer_calls": 10, "layer_ns": 5_000}
@@ -85,7 +85,7 @@ def test_the_ratio_is_of_runs_of_one_round():
     assert rdma.own_ratios(rounds, 200) == pytest.approx([1.1, 1.0])
 
 
-def test_what_callgrind_is_told_of_the_double():
+def test_callgrind_excludes_the_double():
     names = [
         "__pyx_pw_5bench_11rdma_timing_5Layer_3begin",
         "__pyx_pw_5bench_11rdma_timing_5Layer_5end",
@@ -103,7 +103,7 @@ def test_what_callgrind_is_told_of_the_double():
     ]
 
 
-def test_the_table_of_instructions():
+def test_the_table_of_instructions_has_ratios():
     lines = rdma_instructions.table({"one awaited": {"tcp": 80_000.4, "rdma": 80_800.0}}).splitlines()
     assert lines == ["| | TCP | RDMA | |", "|---|---|---|---|", "| one awaited | 80,000 | 80,800 | 1.0100 |"]
 
@@ -118,11 +118,11 @@ async def served():
     for listening in found.values():
         listening.close()
         await listening.wait_closed()
-    # Connections that the server has ended are destroyed in a thread, after their clients know.
+    # Connections that the server has ended are destroyed in a thread, after their clients are notified.
     await until(lambda: not any(fabric.live), pause=0.001)
 
 
-async def test_two_machines_in_one(served):
+async def test_both_transports_are_measured_between_client_and_server(served):
     connectors, ports = served
     found = await rdma_link.measure(
         "127.0.0.1", ports, connectors, rounds=2, stream_bytes=3_000_000, echoes=5, checked=True
@@ -130,10 +130,10 @@ async def test_two_machines_in_one(served):
     labels = {f"echo of {size} bytes" for size in rdma_link.SIZES} | {"stream"}
     assert found.keys() == {f"{label}, {name}" for label in labels for name in ("RDMA", "TCP")}
     late = [figures.pop("loop_late_max_ms") for figures in found.values()]
-    # Here and there every timer fired as early as a loop may.
+    # In a few runs every timer fired as early as a loop may.
     assert any(late)
     assert all(value > 0 for of in found.values() for name, value in of.items() if "cpu" not in name)
-    # Gathered from where it lies; the echoes' requests and the server's answers are not.
+    # The stream is gathered in place; the echoes' requests and the server's answers are copied.
     counters = connectors["rdma"].counters
     assert counters.bytes_sent > 6_000_000
     assert counters.bytes_copied < 1000
@@ -141,7 +141,7 @@ async def test_two_machines_in_one(served):
 
 
 @pytest.mark.parametrize("name", rdma.TRANSPORTS)
-async def test_bytes_that_change_on_the_way_are_seen(served, name, monkeypatch):
+async def test_changed_bytes_are_detected(served, name, monkeypatch):
     connectors, ports = served
     payload = rdma_link.Payload(100_000)
     of_server = rdma_link._Served.data_received
@@ -163,7 +163,7 @@ async def test_bytes_that_change_on_the_way_are_seen(served, name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", rdma.TRANSPORTS)
-async def test_a_stranger_is_sent_away(served, name):
+async def test_a_foreign_client_is_disconnected(served, name):
     connectors, ports = served
     peer = await rdma_link._connected(connectors[name], "127.0.0.1", ports[name])
     await peer.write(b"GET / HTTP/1.1\r\n\r\n")
@@ -188,7 +188,7 @@ def test_a_mistake_on_the_command_line_ends_with_a_hint(capsys, arguments, hint)
     assert hint in capsys.readouterr().err
 
 
-def test_a_server_that_is_not_there_is_no_traceback(capsys, monkeypatch):
+def test_a_missing_server_is_an_error_without_a_traceback(capsys, monkeypatch):
     monkeypatch.setattr(rdma_link, "connectors", lambda device, gid: {"tcp": StreamConnector()})
     assert rdma.main(["--client", "127.0.0.1:1"]) == 1
     assert "cannot connect to 127.0.0.1:1" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The soak: what is planned, what is sampled, and what ends it with an error."""
+"""The soak: its plan, its samples, and the problems that it reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_each_second_begins_with_a_burst_of_ten_times_the_rate(elapsed: float, r
 def test_a_sample_is_of_the_time_since_the_last_one() -> None:
     samples = Samples(FULL_RATE, began=90.0, now=100.0, cpu=5.0, acknowledged=1000)
     samples.add(101.0, 5.8, 4000, [1000 * number for number in range(100, 0, -1)], {"rss_mib": 60.0})
-    # It comes half a second late.
+    # It is half a second late.
     samples.add(102.5, 6.1, 7000, [], {"rss_mib": 61.0})
     first, second = samples.rows
     assert first == {
@@ -43,7 +43,7 @@ def test_a_sample_is_of_the_time_since_the_last_one() -> None:
         "p99.9_us": 100,
         "max_us": 100,
     }
-    # No send was answered in it: there is no latency, rather than one of zero.
+    # No send was answered in it, so it has no latency, not one of zero.
     assert second == {
         "phase": FULL_RATE,
         "second": 12.5,

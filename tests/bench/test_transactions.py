@@ -1,4 +1,4 @@
-"""The bench's transactions: what is divided by their number has committed exactly that many."""
+"""The bench's transactions: each work commits exactly the number that its measurement is divided by."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whether the modules that Python would import here are what the sources say.
+"""Checking that the modules that Python would import here correspond to the sources.
 
-A compiled module wins over the source beside it. One that is older than what it was compiled from, or that stands there
-without its neighbours, would be tested in the place of what was written.
+A compiled module takes precedence over the source beside it. If it is older than its source, or some modules of the set
+are missing, the tests would not test the sources.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _CIMPORT = re.compile(r"^\s*(?:from\s+(aioproducer[\w.]*)\s+cimport|cimport\s+(a
 
 
 def what_is_wrong(root: Path, modules: Iterable[str]) -> str | None:
-    """What forbids to test the compiled modules in the package below ``root``; ``None``: nothing, or there are none.
+    """Return why the compiled modules in the package below ``root`` must not be tested; ``None`` if nothing is wrong.
 
     Args:
-        modules: the names of the modules that are compiled where any is.
+        modules: the names of the modules that are compiled in a compiled build.
     """
     compiled = {path.relative_to(root) for path in (root / "aioproducer").rglob(f"*{EXTENSION_SUFFIX}")}
     if not compiled:
@@ -56,7 +56,7 @@ def _source(root: Path, name: str, suffix: str) -> Path:
 
 
 def _declarations(root: Path, name: str) -> frozenset[Path]:
-    """The .pxd file of a module, and all that it takes in."""
+    """Yield the .pxd file of a module, and all that it includes."""
     found: set[Path] = set()
     names = [name]
     while names:

@@ -25,7 +25,7 @@ COMPILED_AT = 1_000_000_000
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Three compiled modules: upper takes in lower's declarations, lower those of a module of declarations alone."""
+    """Three compiled modules: upper includes lower's declarations, lower those of a module with only declarations."""
     package = tmp_path / "aioproducer"
     (package / "core").mkdir(parents=True)
     for name, text in DECLARATIONS.items():

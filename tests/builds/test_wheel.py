@@ -48,7 +48,7 @@ print(json.dumps({
 }))
 """
 
-# Two processors that do other things as well compile this long.
+# Two processors under load need this long for compiling.
 pytestmark = pytest.mark.timeout(1200)
 
 
@@ -62,7 +62,7 @@ def _run(command: list[str], folder: Path, **environment: str) -> subprocess.Com
 
 
 def _hook(name: str, folder: Path, target: Path, **environment: str) -> tuple[Path, str]:
-    """What a build frontend such as pip calls; the file it makes, and what it prints."""
+    """Run the function that a build frontend such as pip calls; return the file, and the output."""
     target.mkdir(exist_ok=True)
     code = f"import sys; from setuptools import build_meta; print(build_meta.{name}(sys.argv[1]))"
     run = _run([sys.executable, "-c", code, str(target)], folder, **environment)
@@ -72,7 +72,7 @@ def _hook(name: str, folder: Path, target: Path, **environment: str) -> tuple[Pa
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unpacked sdist, made from what would be checked out."""
+    """The unpacked sdist, made from the files of a checkout."""
     folder = tmp_path_factory.mktemp("sdist")
     checkout = folder / "checkout"
     checkout.mkdir()
@@ -82,13 +82,13 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         else:
             shutil.copy2(ROOT / name, checkout / name)
     archive, _ = _hook("build_sdist", checkout, folder / "dist")
-    # CPython 3.11.2, which is Debian 12's, has no filters yet, and later ones warn without.
+    # CPython 3.11.2 of Debian 12 has no filters yet, and later versions warn without one.
     subprocess.run(["tar", "-xf", archive, "-C", folder], check=True)
     return folder / archive.name.removesuffix(".tar.gz")
 
 
 def _no_cython(tmp_path: Path) -> str:
-    """A folder for PYTHONPATH, with which Cython cannot be imported."""
+    """A folder for PYTHONPATH that makes Cython impossible to import."""
     package = tmp_path / "no cython" / "Cython"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise ImportError('no Cython here')\n")
@@ -131,7 +131,7 @@ def test_the_sdist_contains_the_sources_of_the_compiled_modules(sdist: Path) -> 
 
 
 def test_the_sdist_contains_the_compiled_modules_in_c(sdist: Path) -> None:
-    """The C files are of the sources beside them, and do not name a folder of the machine that made them."""
+    """The C files belong to the sources beside them, and name no folder of the machine that made them."""
     translated = {path.relative_to(sdist).as_posix(): path for path in sdist.rglob("*.c")}
     assert translated.keys() == {f"translated/{name.replace('.', '/')}.c" for name in COMPILED_MODULES}
     made_in = str(sdist.parent)
@@ -162,7 +162,7 @@ def test_with_a_compiler_the_wheel_is_compiled(sdist: Path, tmp_path: Path) -> N
     _check_round_trip(target, tmp_path, compiled=True)
     _check_round_trip(target, tmp_path, compiled=False, AIOPRODUCER_PURE="1")
 
-    # The others are up to date in the build's folder, and must not go into the wheel all the same.
+    # The others are up to date in the build's folder, but must not be in the wheel.
     broken = source / "translated" / "aioproducer" / "wire" / "varint.c"
     broken.write_text(f'#include "no_such_header.h"\n{broken.read_text()}')
     code = "from setuptools import build_meta; build_meta.build_wheel('dist')"

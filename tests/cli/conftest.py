@@ -1,4 +1,4 @@
-"""One cluster for all commands, the commands in this process, and as processes of their own."""
+"""One cluster for all commands; running commands in this process, and as separate processes."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def topic(cluster: EmbeddedClusterThread) -> str:
 
 @pytest.fixture
 def environment(cluster: EmbeddedClusterThread, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The cluster is the one that commands find without being told."""
+    """Let commands find the cluster without an option."""
     monkeypatch.setenv("AIOPRODUCER_BOOTSTRAP_SERVERS", cluster.bootstrap_servers)
-    # Where tests are divided among processes these say how wide the terminal of pytest is.
+    # With pytest-xdist these have the width of pytest's terminal.
     for name in ("COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
     return dict(os.environ)
@@ -52,7 +52,7 @@ class Ended(NamedTuple):
 
 @pytest.fixture
 def call(environment: dict[str, str], capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Ended]]:
-    """Run a command in this process; what it did to logging is undone."""
+    """Run a command in this process; its changes of logging are undone."""
     logger = logging.getLogger("aioproducer")
     before = logger.handlers[:], logger.level, logger.propagate
 
@@ -74,7 +74,7 @@ class Commands:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, *arguments: object, **options: object) -> subprocess.Popen[bytes]:
-        """The process; its pipes are bytes."""
+        """Start the process; its pipes carry bytes."""
         process = subprocess.Popen(
             [sys.executable, "-m", "aioproducer", *map(str, arguments)],
             env=self._environment,

@@ -1,4 +1,4 @@
-"""``aioproducer doctor``: this machine, the steps to a cluster, and what its lines say of what does not work."""
+"""``aioproducer doctor``: this machine, the steps to a cluster, and the lines of failed checks."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ class TestCluster:
     def test_an_unreachable_advertised_address_fails_the_check_of_its_broker(self, call):
         with ExitStack() as stack:
             run = stack.enter_context(loop_in_a_thread())
-            # It listens at 127.0.0.1 alone.
+            # It listens only at 127.0.0.1.
             cluster = BrokerCluster(1, host="127.0.0.1", advertised_host="127.0.0.2")
             run(cluster.start())
             stack.callback(lambda: run(cluster.stop()))
@@ -310,8 +310,8 @@ class TestCluster:
         assert broker.startswith(f"FAILED: advertised as 127.0.0.2:{port}. Nothing listens at 127.0.0.2:{port}")
         assert "advertised.listeners" in broker
 
-    def test_a_broker_that_does_not_answer_at_its_advertised_address(self, call, cluster, monkeypatch):
-        """The bootstrap address answers, and no broker at the addresses that metadata has."""
+    def test_a_broker_that_does_not_answer_at_its_advertised_address_fails_its_check(self, call, cluster, monkeypatch):
+        """The bootstrap address answers, but no broker does at the addresses in the metadata."""
         request = BrokerClient.request
 
         async def only_bootstrap(self, sent, *, node_id=None, timeout, **options):
@@ -357,13 +357,13 @@ class TestClock:
         samples = [ClockSample(100, 140, 110), ClockSample(120.0, 122.0, 120.2), ClockSample(130, 190, 150)]
         assert clock_check(samples) == Check.ok("clock", "the controller is 1.901 s ahead of this machine, ± 0.101 s")
 
-    def test_a_clock_behind_is_named_so(self):
+    def test_a_clock_behind_is_reported_as_behind(self):
         assert "1.000 s behind this machine" in clock_check([ClockSample(101, 100, 101)]).text
 
     @pytest.mark.parametrize(
         ("remote", "status"), [(29.0, Status.OK), (31.9, Status.OK), (32.1, Status.FAILED), (-40, Status.FAILED)]
     )
-    def test_only_a_difference_that_is_surely_too_large_fails(self, remote, status):
+    def test_only_a_difference_that_is_certainly_too_large_fails(self, remote, status):
         check = clock_check([ClockSample(sent=0.0, remote=remote, received=2.0)])
         assert check.status is status
         assert ("NTP" in check.text) == (status is Status.FAILED)

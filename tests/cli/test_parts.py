@@ -1,4 +1,4 @@
-"""What commands are made of: counting, positions, writing, threads, options, signals."""
+"""The parts of commands: counting, positions, writing, threads, options, signals."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_summary_separates_errors_of_records_from_grave_ones():
     assert (str(summary.first_error), str(summary.grave_error)) == ("large", "disk")
 
 
-def test_sending_again_is_worth_a_word_once_it_goes_on_and_once_a_kind():
+def test_a_retry_is_reported_after_several_attempts_and_once_for_each_error():
     summary = Summary()
     for attempt in (1, 2, 3, 4):
         summary.on_batch_retried(WHERE, 10, attempt, KafkaStorageError("disk"))
@@ -72,16 +72,16 @@ def test_sending_again_is_worth_a_word_once_it_goes_on_and_once_a_kind():
     assert summary.messages == ["retrying a batch of a-0 after 3 failed attempts: disk"]
 
 
-# Numbers and places
+# Numbers and positions
 
 
-def test_numbers_for_people():
+def test_numbers_are_formatted_with_separators_and_units():
     assert [human_count(336776), human_bytes(999), human_bytes(1500), human_bytes(2.5e15)] == [
         "336,776", "999 B", "1.5 kB", "2500.0 TB"
     ]  # fmt: skip
 
 
-def test_positions():
+def test_positions_may_have_several_forms():
     assert [parse_position(text, "--from") for text in ("beginning", "end", "7")] == ["beginning", "end", 7]
     assert parse_position("@1500", "--from").timestamp() == 1.5
     assert parse_position("1970-01-01T00:00:02Z", "--from").timestamp() == 2
@@ -91,7 +91,7 @@ def test_positions():
             parse_position(text, "--from")
 
 
-async def test_progress_is_drawn_on_a_terminal_and_what_is_said_stands_above_it(capsys, monkeypatch):
+async def test_progress_is_drawn_on_a_terminal_with_messages_above_it(capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     reporter = Reporter("produce")
@@ -106,7 +106,7 @@ async def test_progress_is_drawn_on_a_terminal_and_what_is_said_stands_above_it(
     assert capsys.readouterr().err == "aioproducer produce: over\n"
 
 
-async def test_without_a_terminal_nothing_is_drawn_but_it_is_looked(capsys):
+async def test_without_a_terminal_nothing_is_drawn(capsys):
     looked = []
     async with Reporter("produce", quiet=True).progress(None, lambda: looked.append(1) or (0, 0)):
         await asyncio.sleep(0)
@@ -114,7 +114,7 @@ async def test_without_a_terminal_nothing_is_drawn_but_it_is_looked(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_addresses_to_listen_at():
+def test_listeners_count_up_from_the_given_port():
     assert parse_listen("localhost:9092", 1) == ("localhost", [9092])
     assert parse_listen("[::1]:9092", 3) == ("::1", [9092, 9093, 9094])
     assert parse_listen("127.0.0.1:0", 2) == ("127.0.0.1", [0, 0])
@@ -141,14 +141,14 @@ def test_client_config_prefers_options_over_the_file_and_knows_both_spellings(tm
         client_config(None, [], [], str(tmp_path / "nope"))
 
 
-def test_pairs_take_everything_behind_the_first_equals_sign():
+def test_a_setting_has_everything_after_the_first_equals_sign():
     assert pairs(["a=b=c", " d =", "e=f"], "-X") == {"a": "b=c", "d": "", "e": "f"}
     for text in ("a", "=b"):
         with pytest.raises(CommandUsageError, match="-X takes NAME=VALUE"):
             pairs([text], "-X")
 
 
-def test_a_log_message_is_one_line_whatever_is_in_it():
+def test_every_log_message_is_one_line():
     error = OSError(28, "No space left")
     record = logging.LogRecord("l", logging.ERROR, "", 1, "two\nlines", (), (OSError, error, error.__traceback__))
     assert OneLine("%(levelname)s %(message)s").format(record) == f"ERROR two lines ({error!r})"
@@ -161,7 +161,7 @@ def record(value, key=None, headers=()):
     return ConsumerRecord("t", 1, 2, 3, key, value, headers)
 
 
-def test_lines_and_json_lines():
+def test_records_are_written_as_lines_and_json_lines():
     file = io.BytesIO()
     LinesWriter(file, ("key", "value"), b"|").write([record(b"a\n", b"k"), record(None)])
     assert file.getvalue() == b"k|a\n\n|\n"
@@ -174,7 +174,7 @@ def test_lines_and_json_lines():
     }  # fmt: skip
 
 
-def test_all_is_written_where_a_pipe_takes_a_part_at_a_time():
+def test_everything_is_written_to_a_pipe_that_accepts_parts():
     read, write = os.pipe()
     os.set_blocking(read, True)
     file = WholeWrites(write, owned=True)
@@ -197,7 +197,7 @@ def test_all_is_written_where_a_pipe_takes_a_part_at_a_time():
 # Threads
 
 
-async def test_a_worker_returns_raises_and_is_not_waited_for():
+async def test_a_worker_returns_results_and_raises_errors():
     worker = Worker()
     assert await worker.do(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
@@ -214,7 +214,7 @@ def outgoing(value):
     return Outgoing(value, None, (), None)
 
 
-async def test_a_feeder_hands_over_in_order_before_each_read_and_at_the_end():
+async def test_a_feeder_passes_pieces_in_order_before_each_read_and_at_the_end():
     def rows(before_read):
         before_read(0)
         yield outgoing(b"1")
@@ -258,7 +258,7 @@ async def test_a_feeder_reads_no_further_ahead_than_allowed():
     assert pieces == 100
 
 
-async def test_a_feeder_passes_on_what_went_wrong_and_can_be_left():
+async def test_a_feeder_raises_errors_and_can_be_abandoned():
     def broken(before_read):
         yield outgoing(b"1")
         raise CommandError("no column")
@@ -302,7 +302,7 @@ async def test_rejects_that_cannot_be_written_end_the_run(full):
 # Signals
 
 
-def test_the_first_signal_asks_and_the_second_ends():
+def test_the_first_signal_requests_the_end_and_the_second_cancels():
     async def stubborn(interruption: Interruption) -> int:
         os.kill(os.getpid(), signal.SIGTERM)
         await interruption.wait()
@@ -314,7 +314,7 @@ def test_the_first_signal_asks_and_the_second_ends():
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_what_has_nothing_to_end_ends_at_the_first_signal():
+def test_a_brief_command_ends_at_the_first_signal():
     async def waits() -> int:
         os.kill(os.getpid(), signal.SIGINT)
         await asyncio.sleep(10)
@@ -327,7 +327,7 @@ def test_what_has_nothing_to_end_ends_at_the_first_signal():
     assert run_briefly(ends) == 7
 
 
-def test_a_command_that_is_cancelled_by_nobody_it_knows_says_so():
+def test_a_cancellation_without_a_signal_is_raised():
     async def cancelled(interruption: Interruption) -> int:
         raise asyncio.CancelledError
 

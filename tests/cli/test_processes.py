@@ -1,4 +1,4 @@
-"""Commands as processes: pipes, signals, terminals, and a broker of their own."""
+"""Commands as processes: pipes, signals, terminals, and a broker."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.programs
 
 
 def wait_for(condition, timeout=20.0):
-    """Until the condition holds, at most so many seconds."""
+    """Wait until the condition holds, at most ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def test_a_pipe_into_a_topic_and_out_of_it(commands, topic):
+def test_records_pass_from_a_pipe_through_a_topic_to_a_pipe(commands, topic):
     ended = commands.run("produce", topic, "-", "--key-separator", ":", input_=b"a:1\nb:2\na:3")
     assert (ended.code, ended.err) == (SUCCEEDED, "")
     assert "records:    3 acknowledged of 3" in ended.out
@@ -39,13 +39,13 @@ def test_a_pipe_into_a_topic_and_out_of_it(commands, topic):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_delivers_what_was_accepted_and_says_so(commands, cluster, topic, number, code):
-    """The input has not ended, and never will: what waits for it is left behind."""
+def test_a_signal_delivers_accepted_records_and_reports_it(commands, cluster, topic, number, code):
+    """The input never ends, so the thread that waits for it is abandoned."""
     process = commands.start("produce", topic, "--json", "-X", "linger.ms=600000", "-X", "delivery.timeout.ms=900000",
                              stdin=subprocess.PIPE)  # fmt: skip
     process.stdin.write(b"first\n")
     process.stdin.flush()
-    # It goes out as soon as the topic is known. Those behind it linger: only the signal sends them.
+    # It is sent as soon as the topic is known. Those after it linger: only the signal sends them.
     wait_for(lambda: cluster.records(topic))
     process.stdin.write(b"a\nb\n")
     process.stdin.flush()
@@ -58,7 +58,7 @@ def test_a_signal_delivers_what_was_accepted_and_says_so(commands, cluster, topi
     assert process.wait(20) == code
     summary = json.loads(out)
     assert (summary["acknowledged"], summary["interrupted"]) == (3, True)
-    assert err.startswith("aioproducer produce: interrupted: 3 records were accepted, and the last 2 are being")
+    assert err.startswith("aioproducer produce: interrupted: 3 records were accepted, delivering the last 2;")
     assert sorted(record.value for record in cluster.records(topic)) == [b"a", b"b", b"first"]
 
 
@@ -72,10 +72,8 @@ def test_a_signal_delivers_what_was_accepted_and_says_so(commands, cluster, topi
         ("consume {topic}", "0>&- 1>&-", FAILED, "aioproducer: stdout cannot be written: Bad file descriptor\n"),
     ],
 )
-def test_standard_descriptors_that_are_closed_are_nobody_elses(
-    environment, topic, tmp_path, command, closed, code, said
-):
-    """As daemons begin their commands: records were produced and exit code 1 returned, or written to a socket."""
+def test_closed_standard_descriptors_are_not_reused(environment, topic, tmp_path, command, closed, code, said):
+    """Daemons start commands like this: once records were produced with exit code 1, or written to a socket."""
     file = tmp_path / "records"
     file.write_bytes(b"a\nb\n")
     environment = {**os.environ, **environment}
@@ -92,7 +90,7 @@ def test_standard_descriptors_that_are_closed_are_nobody_elses(
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", said)
 
 
-def test_a_second_signal_gives_up(commands, cluster, topic):
+def test_a_second_signal_ends_the_command_at_once(commands, cluster, topic):
     cluster.fail("Produce", "KAFKA_STORAGE_ERROR", topic=topic, times=None)
     try:
         process = commands.start("produce", topic, stdin=subprocess.PIPE)
@@ -110,8 +108,8 @@ def test_a_second_signal_gives_up(commands, cluster, topic):
         cluster.clear_faults()
 
 
-def test_perf_that_is_interrupted_counts_what_was_sent(commands, cluster, topic):
-    """It said that it was 0 bytes."""
+def test_an_interrupted_perf_counts_sent_records(commands, cluster, topic):
+    """It once reported 0 bytes."""
     process = commands.start("perf", topic, "--size", "100", "--keys", "1", "--rate", "1000", "--json")
     wait_for(lambda: len(cluster.records(topic)) > 100)
     process.send_signal(signal.SIGINT)
@@ -120,7 +118,7 @@ def test_perf_that_is_interrupted_counts_what_was_sent(commands, cluster, topic)
     assert summary["bytes"] == (100 + len("key-0")) * summary["acknowledged"] > 0
 
 
-def test_ctrl_c_while_nobody_answers_ends_at_once(commands):
+def test_ctrl_c_ends_at_once_while_no_broker_answers(commands):
     process = commands.start("produce", "topic", "-b", "127.0.0.1:1", "--timeout", "600", "-v")
     assert b"Nothing listens" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
@@ -138,7 +136,7 @@ def test_output_into_a_closed_pipe_ends_quietly(commands, topic):
 
 
 @pytest.mark.parametrize("command", [["topics", "list"], ["config"], ["config", "--json"], ["--help"]])
-def test_any_output_into_a_closed_pipe(commands, topic, command):
+def test_any_output_into_a_closed_pipe_has_the_exit_code_of_sigpipe(commands, topic, command):
     read, write = os.pipe()
     os.close(read)
     ended = commands.end(commands.start(*command, stdout=write))
@@ -146,11 +144,11 @@ def test_any_output_into_a_closed_pipe(commands, topic, command):
     assert (ended.code, ended.err) == (SIGNALLED + signal.SIGPIPE, "")
 
 
-def test_ctrl_c_ends_a_consumer_whose_output_nobody_takes(commands, topic):
+def test_ctrl_c_ends_a_consumer_with_a_full_output_pipe(commands, topic):
     lines = b"".join(b"%0100d\n" % number for number in range(20_000))
     assert commands.run("produce", topic, "--json", input_=lines).code == 0
     process = commands.start("consume", topic)
-    # The pipe is full, or nearly, and nobody reads on.
+    # The pipe is full, or nearly, and nothing reads it.
     wait_for(lambda: _available(process.stdout.fileno()) > 50_000)
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 130
@@ -160,7 +158,7 @@ def _available(descriptor):
     return struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, struct.pack("i", 0)))[0]
 
 
-def test_following_shows_records_as_they_come_until_ctrl_c(commands, topic):
+def test_following_shows_records_as_they_arrive_until_ctrl_c(commands, topic):
     process = commands.start("consume", topic, "--follow", "-f", "jsonl", "--fields", "value")
     assert commands.run("produce", topic, input_=b"first\n").code == 0
     assert json.loads(process.stdout.readline()) == {"value": "first"}
@@ -171,8 +169,8 @@ def test_following_shows_records_as_they_come_until_ctrl_c(commands, topic):
     assert process.stderr.read() == b""
 
 
-def test_a_broker_from_start_to_stop(commands, tmp_path):
-    """Its address alone is on stdout; what it kept is there again; SIGTERM and SIGINT end it in good order."""
+def test_a_broker_keeps_its_records_over_a_restart(commands, tmp_path):
+    """Stdout has only its address; stored records survive a restart; SIGTERM and SIGINT end it gracefully."""
     for number, expected in ((signal.SIGTERM, ["one"]), (signal.SIGINT, ["one", "two"])):
         broker = commands.start("broker", "--listen", "127.0.0.1:0", "--nodes", 2, "--data", "kept")
         address = broker.stdout.readline().decode().strip()
@@ -185,8 +183,8 @@ def test_a_broker_from_start_to_stop(commands, tmp_path):
         assert (broker.returncode, out, err) == (0, b"", b"aioproducer broker: stopped; records are in kept\n")
 
 
-def test_a_disk_that_is_full_under_a_real_broker(commands, tmp_path):
-    """No file may become larger than 100 kB: writing fails as it does on a full disk."""
+def test_a_full_disk_under_a_broker_is_reported(commands, tmp_path):
+    """A limit of 100 kB for each file lets writing fail as on a full disk."""
     import resource
 
     broker = commands.start(
@@ -215,7 +213,7 @@ class Terminal:
         self.shown = b""
 
     def read(self, process):
-        """All that the process shows until it ends."""
+        """Return all output of the process until it ends."""
         os.close(self.theirs)
         while True:
             ready, _, _ = select.select([self.ours], [], [], 30)
@@ -250,7 +248,7 @@ def test_a_terminal_of_60_columns_shows_progress_that_fits(commands, topic, envi
     assert "/s" in text
     assert "%" in text
     assert all(len(line) <= 60 for line in _plain(text).replace("\r", "\n").split("\n"))
-    # No terminal, or not wanted: no progress.
+    # No progress without a terminal, or with --quiet.
     assert commands.run("produce", topic, "rows").err == ""
 
 
@@ -268,7 +266,7 @@ def test_tables_fit_into_60_columns(commands, environment):
     lines = _plain(screen.shown.decode()).splitlines()
     assert max(len(line.rstrip()) for line in lines) <= 60
     assert any("partitioner.class" in line for line in lines)
-    # In a pipe nothing is cut or folded.
+    # In a pipe nothing is truncated or wrapped.
     assert len(commands.run("config", "partitioner").out.splitlines()) < len(lines)
 
 

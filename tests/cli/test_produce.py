@@ -1,4 +1,4 @@
-"""``aioproducer produce`` in this process: files into topics, what is told, and what goes wrong."""
+"""``aioproducer produce`` in this process: files into topics, its messages, and its errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def stored(cluster, topic):
     return sorted((record.key, record.value) for record in cluster.records(topic))
 
 
-def test_a_csv_file_by_key_with_all_that_a_record_has(call, cluster, topic, tmp_path):
+def test_a_csv_file_becomes_records_with_all_their_parts(call, cluster, topic, tmp_path):
     file = tmp_path / "rows.csv"
     file.write_text('id,text,meta,at\n1,one,"{""h"":""x""}",1000\n2,two,,2000\n')
     ended = call(
@@ -32,7 +32,7 @@ def test_a_csv_file_by_key_with_all_that_a_record_has(call, cluster, topic, tmp_
     assert "latency:    p50 " in ended.out
 
 
-def test_the_summary_for_scripts_and_any_producer_key(call, cluster, topic, tmp_path):
+def test_the_summary_is_json_and_any_producer_key_is_accepted(call, cluster, topic, tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(f'{{"id":{number}}}\n' for number in range(500)))
     config = tmp_path / "client.properties"
@@ -63,7 +63,7 @@ def test_bad_lines_are_counted_shown_and_written_to_a_file(call, cluster, topic,
     assert stored(cluster, topic) == [(b"1", b'{"id":1}'), (b"2", b'{"id":2}')]
 
 
-def test_a_file_of_bad_lines_alone_has_failed(call, topic, tmp_path):
+def test_a_file_with_only_bad_lines_is_a_failure(call, topic, tmp_path):
     (tmp_path / "rows.jsonl").write_text("nope\n")
     assert call("produce", topic, tmp_path / "rows.jsonl").code == FAILED
 
@@ -75,14 +75,14 @@ def test_an_empty_file_is_no_failure(call, topic, tmp_path):
 
 
 def failure(ended, code=FAILED):
-    """The one line that a failure is."""
+    """Return the single line of a failure."""
     assert ended.code == code, ended
     (line,) = ended.err.splitlines()
     assert line.startswith("aioproducer")
     return line
 
 
-def test_a_file_that_is_not_there_or_no_file(call, topic, tmp_path):
+def test_a_missing_file_and_a_folder_are_errors(call, topic, tmp_path):
     assert "nope.csv cannot be read: No such file or directory" in failure(call("produce", topic, "nope.csv"))
     assert "cannot be read: Is a directory" in failure(call("produce", topic, tmp_path))
     assert "--rejects /nope/x cannot be written: No such file" in failure(
@@ -92,13 +92,13 @@ def test_a_file_that_is_not_there_or_no_file(call, topic, tmp_path):
     assert "would overwrite the input" in line
 
 
-def test_a_column_that_is_not_there(call, topic, tmp_path):
+def test_a_missing_column_is_an_error(call, topic, tmp_path):
     (tmp_path / "rows.csv").write_text("carrier,flight\nAA,1\n")
     line = failure(call("produce", topic, tmp_path / "rows.csv", "--key", "carier"))
     assert "the first line has no column 'carier' (did you mean 'carrier'?); it has: carrier, flight" in line
 
 
-def test_a_topic_that_is_not_there_is_not_created_unless_wanted(call, cluster, topic, tmp_path):
+def test_a_missing_topic_is_created_only_on_request(call, cluster, topic, tmp_path):
     (tmp_path / "rows").write_text("a\n")
     line = failure(call("produce", f"{topic}s", tmp_path / "rows"))
     assert f"there is no topic '{topic}s' (did you mean '{topic}'?): create it with --create" in line
@@ -109,7 +109,7 @@ def test_a_topic_that_is_not_there_is_not_created_unless_wanted(call, cluster, t
     assert f"topic {topic} has no partition 2: it has 2, numbered from 0" in line
 
 
-def test_an_address_where_nobody_is(call, topic):
+def test_an_address_without_a_broker_is_an_error(call, topic):
     line = failure(call("produce", topic, __file__, "-b", "127.0.0.1:1", "--timeout", "0.3"))
     assert "No broker could be reached within 0.3 s. Nothing listens at 127.0.0.1:1 (connection refused)." in line
 
@@ -132,11 +132,11 @@ def test_an_address_where_nobody_is(call, topic):
         (["--fromat", "csv"], "No such option '--fromat'."),
     ],
 )
-def test_what_is_wrong_with_the_command_line(call, topic, arguments, text):
+def test_errors_of_the_command_line_are_wrong_usage(call, topic, arguments, text):
     assert text in failure(call("produce", topic, "-", *arguments), USAGE)
 
 
-def test_records_that_are_too_large_are_left_behind_and_the_others_are_sent(call, cluster, topic, tmp_path):
+def test_records_that_are_too_large_fail_and_the_others_are_sent(call, cluster, topic, tmp_path):
     (tmp_path / "rows").write_bytes(b"a\n" + b"x" * 3000 + b"\nb\n")
     ended = call("produce", topic, tmp_path / "rows", "-X", "max.request.size=2000", "--json")
     assert "1 of 3 records failed. " in failure(ended)
@@ -145,8 +145,8 @@ def test_records_that_are_too_large_are_left_behind_and_the_others_are_sent(call
     assert stored(cluster, topic) == [(None, b"a"), (None, b"b")]
 
 
-def test_a_full_disk_under_the_broker(call, cluster, topic, tmp_path):
-    """The broker says KAFKA_STORAGE_ERROR, for as long as records may take."""
+def test_a_full_disk_of_the_broker_is_an_error(call, cluster, topic, tmp_path):
+    """The broker returns KAFKA_STORAGE_ERROR until the records expire."""
     (tmp_path / "rows").write_bytes(b"a\n" * 10)
     cluster.fail("Produce", "KAFKA_STORAGE_ERROR", topic=topic, times=None)
     short = ["-X", "delivery.timeout.ms=1500", "-X", "request.timeout.ms=1000"]
@@ -162,7 +162,7 @@ def test_a_full_disk_under_the_broker(call, cluster, topic, tmp_path):
     assert json.loads(ended.out)["failed"] == 10
 
 
-def test_an_error_that_the_next_record_would_meet_too_ends_the_run(call, cluster, topic, tmp_path):
+def test_an_error_that_affects_all_records_ends_the_run(call, cluster, topic, tmp_path):
     (tmp_path / "rows").write_bytes(b"a\n" * 3_000_000)
     cluster.fail("Produce", "TOPIC_AUTHORIZATION_FAILED", topic=topic, times=None)
     try:
@@ -174,7 +174,7 @@ def test_an_error_that_the_next_record_would_meet_too_ends_the_run(call, cluster
     assert json.loads(ended.out)["records"] < 3_000_000
 
 
-def test_debug_gives_the_traceback(call, topic):
+def test_debug_prints_the_traceback(call, topic):
     ended = call("produce", topic, "nope.csv", "--debug")
     assert ended.code == FAILED
     assert "Traceback (most recent call last)" in ended.err

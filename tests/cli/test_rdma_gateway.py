@@ -25,7 +25,7 @@ SASL = ("-X", "security.protocol=SASL_PLAINTEXT")
     ("text", "address"),
     [("broker:9092", ("broker", 9092)), ("[::1]:1", ("::1", 1)), ("10.0.0.1:65535", ("10.0.0.1", 65535))],
 )
-def test_an_address(text, address):
+def test_addresses_are_parsed(text, address):
     assert parse_address(text, "--upstream") == address
 
 
@@ -40,12 +40,12 @@ def test_an_address(text, address):
         ("::1:9092", r"put an IPv6 address in brackets: \[::1\]:9092"),
     ],
 )
-def test_no_address(text, message):
+def test_other_texts_are_no_address(text, message):
     with pytest.raises(CommandUsageError, match=message):
         parse_address(text, "--upstream")
 
 
-def test_maps():
+def test_maps_are_parsed():
     assert parse_maps([]) == {}
     texts = ["b1:1=g1:2", "[::1]:3=g2:4", "b1:1=g1:2"]
     assert parse_maps(texts) == {("b1", 1): ("g1", 2), ("::1", 3): ("g2", 4)}
@@ -75,13 +75,13 @@ def test_maps():
         ((*LISTEN, *UPSTREAM, "-X", "lingerms=1"), "did you mean"),
     ],
 )
-def test_a_wrong_command_line(call, arguments, text):
+def test_errors_of_the_command_line_are_wrong_usage(call, arguments, text):
     ended = call("rdma-gateway", *arguments)
     assert (ended.code, ended.out) == (USAGE, "")
     assert text in ended.err
 
 
-def test_a_port_that_is_taken(call):
+def test_a_port_that_is_taken_is_an_error(call):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         ended = call("rdma-gateway", "--listen", address, *UPSTREAM, "--transport", "tcp")
@@ -89,8 +89,8 @@ def test_a_port_that_is_taken(call):
     assert f"cannot listen at {address}: Address already in use. Another program, or another gateway," in ended.err
 
 
-def test_no_rdma_here(call):
-    """Said at start, and not by the first client."""
+def test_a_machine_without_rdma_is_an_error_at_start(call):
+    """It is reported at the start, not with the first client."""
     ended = call("rdma-gateway", *LISTEN, *UPSTREAM, "--device", "no-such-device")
     assert (ended.code, ended.out) == (FAILED, "")
     assert len(ended.err.splitlines()) == 1
@@ -99,7 +99,7 @@ def test_no_rdma_here(call):
 
 @pytest.mark.programs
 @pytest.mark.parametrize("rule", ["own", "advertise", "map", "offset", "port"])
-def test_a_gateway_from_start_to_stop(commands, call, cluster, topic, rule):
+def test_a_gateway_serves_clients_until_sigterm(commands, call, cluster, topic, rule):
     broker = cluster.bootstrap_servers
     port = int(broker.rpartition(":")[2])
     options, listen = [], "127.0.0.1:0"
@@ -141,8 +141,8 @@ def test_a_gateway_from_start_to_stop(commands, call, cluster, topic, rule):
 
 @pytest.mark.programs
 @pytest.mark.parametrize("unmapped", ["refuse", "pass"])
-def test_a_broker_without_a_gateway(commands, call, cluster, topic, unmapped):
-    """The broker advertises itself otherwise than it is reached: its address is in no map."""
+def test_a_broker_without_a_gateway_is_counted(commands, call, cluster, topic, unmapped):
+    """The broker advertises another address than the one of --upstream, which is in no map."""
     port = cluster.bootstrap_servers.rpartition(":")[2]
     gateway = commands.start(
         "rdma-gateway", "--transport", "tcp", "--listen", "127.0.0.1:0", "--upstream", f"localhost:{port}",
@@ -160,7 +160,7 @@ def test_a_broker_without_a_gateway(commands, call, cluster, topic, unmapped):
 
 @pytest.mark.programs
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
-async def test_a_gateway_that_authenticates_to_its_broker(commands, monkeypatch, tmp_path, mechanism):
+async def test_a_gateway_authenticates_to_its_broker(commands, monkeypatch, tmp_path, mechanism):
     """Its password is read again for each connection."""
     broker = SecureBroker()
     listening = await StreamListener().listen("127.0.0.1", 0, broker.accept)

@@ -1,4 +1,4 @@
-"""Files of every format, read a piece at a time; what is bad in them is told with its number and as it was."""
+"""Reading files of every format in pieces; bad lines are reported with their number and unchanged content."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aioproducer.consumer import ConsumerRecord
 
 
 class Pieces(io.RawIOBase):
-    """A file that gives what it is told to at each read, as a pipe does."""
+    """A file that returns given pieces at each read, as a pipe does."""
 
     def __init__(self, *pieces: bytes) -> None:
         self._pieces = list(pieces)
@@ -60,16 +60,16 @@ def rejects(found):
         ("access.log", "lines"),
     ],
 )
-def test_the_format_is_guessed_from_the_name(name, expected):
+def test_the_format_is_derived_from_the_name(name, expected):
     assert guess_format(name) == expected
 
 
-def test_lines_end_with_either_end_or_none():
+def test_lines_may_end_with_either_line_end_or_none():
     assert values(read(b"a\r\nb\n\nc")) == [b"a", b"b", b"", b"c"]
     assert values(read(b"")) == []
 
 
-def test_keys_of_lines_stand_before_the_separator():
+def test_the_key_of_a_line_is_before_the_separator():
     found = read(b"k\tv\tw\nnone\n", key_separator=b"\t")
     assert found == [
         Outgoing(b"v\tw", b"k", (), None),
@@ -79,8 +79,8 @@ def test_keys_of_lines_stand_before_the_separator():
 
 @settings(max_examples=200)
 @given(st.lists(st.binary(max_size=12)), st.integers(min_value=1, max_value=8))
-def test_lines_do_not_depend_on_the_pieces_they_come_in(pieces, longest):
-    """All bytes come out again, in order, and a line is too long or not however it was cut."""
+def test_lines_do_not_depend_on_the_pieces_of_the_file(pieces, longest):
+    """All bytes are returned in order, and the limit of a line does not depend on the pieces."""
 
     def lines(*given_pieces):
         return list(LineReader(Pieces(*given_pieces), longest, lambda _: None))
@@ -103,20 +103,20 @@ def test_lines_do_not_depend_on_the_pieces_they_come_in(pieces, longest):
     assert all(is_bad == (len(raw.removesuffix(b"\n")) > longest) for is_bad, raw in told(lines(whole)))
 
 
-def test_a_line_that_is_too_long_is_told_once_and_does_not_fill_memory():
+def test_a_line_that_is_too_long_is_reported_once_and_does_not_fill_memory():
     found = read((b"ok\n", b"x" * 30, b"x" * 30, b"x\nnext\n"), longest=10)
     assert values(found) == [b"ok", b"next"]
     assert [(each.number, each.reason) for each in bad(found)] == [(2, "it is longer than 10 bytes")]
     assert rejects(found) == b"x" * 61 + b"\n"
 
 
-def test_what_may_block_is_announced_with_the_bytes_read():
+def test_each_read_is_announced_with_the_bytes_so_far():
     announced = []
     list(rows(Pieces(b"a\n", b"bc\n"), Reading("lines", Columns(), 10), announced.append))
     assert announced == [0, 2, 5]
 
 
-def test_json_lines_keep_the_line_as_it_is():
+def test_json_lines_keep_the_line_unchanged():
     found = read(b'{"id": 1,  "x": null}\n\n  {"id":"b"}  \n', "jsonl", Columns(key="id"))
     assert found == [
         Outgoing(b'{"id": 1,  "x": null}', b"1", (), None),
@@ -126,15 +126,15 @@ def test_json_lines_keep_the_line_as_it_is():
 
 
 def test_json_lines_may_begin_with_a_byte_order_mark():
-    """The first line was no JSON for it."""
+    """The first line was once rejected because of it."""
     assert read(b'\xef\xbb\xbf{"id":1}\n{"id":2}\n', "jsonl", Columns(key="id")) == [
         Outgoing(b'{"id":1}', b"1", (), None),
         Outgoing(b'{"id":2}', b"2", (), None),
     ]
 
 
-def test_json_lines_that_were_written_for_bytes_that_are_no_text_are_read_back():
-    """Values were left out, and header values became other bytes."""
+def test_json_lines_with_bytes_in_base64_are_read_back():
+    """Values were once missing, and header values changed."""
     records = [
         ConsumerRecord("t", 0, 0, 5, b"k", b"\xff\xfe", (("h", b"\xff\0"), ("h", None))),
         ConsumerRecord("t", 0, 1, 6, b"\xff", None, ()),
@@ -147,7 +147,7 @@ def test_json_lines_that_were_written_for_bytes_that_are_no_text_are_read_back()
     ]
 
 
-def test_bad_json_lines():
+def test_bad_json_lines_have_a_reason():
     data = b'{"id":1}\nno\n[1]\n{"id":NaN}\n"\xff"\n{"x":1}\n' + b"[" * 900_000 + b"\n"
     found = bad(read(data, "jsonl", Columns(key="id"), longest=1_000_000))
     assert [each.number for each in found] == [2, 3, 4, 5, 6, 7]
@@ -162,7 +162,7 @@ def test_bad_json_lines():
     assert found[0].raw == b"no\n"
 
 
-def test_a_field_that_the_first_object_lacks_is_a_mistake_of_the_command():
+def test_a_field_missing_in_the_first_object_is_an_error_of_the_command():
     with pytest.raises(
         CommandError, match=r"line 2 has no field 'carier' \(did you mean 'carrier'\?\); it has: carrier, x"
     ):
@@ -178,11 +178,11 @@ def test_csv_rows_are_objects_of_text():
     assert values(read(b"a\tb\n1\t2\n", "csv", Columns(value="b"), delimiter="\t")) == [b"2"]
 
 
-def test_bad_csv_rows_are_told_with_all_their_lines():
+def test_bad_csv_rows_are_reported_with_all_their_lines():
     data = b'a,b\n1,2\n1\n"x\ny",2,3\n"q"z,1\n\xff,1\n5,6\n"open,7\n8'
     found = read(data, "csv", Columns(value="a"))
     assert values(found) == [b"1", b"5"]
-    # With the names of the columns, so that it can be put right and read again.
+    # With the header row, so that the rejects can be corrected and read again.
     assert rejects(found) == b'a,b\n1\n"x\ny",2,3\n"q"z,1\n\xff,1\n"open,7\n8'
     assert [(each.number, each.raw) for each in bad(found)] == [
         (3, b"1\n"),
@@ -200,12 +200,12 @@ def test_bad_csv_rows_are_told_with_all_their_lines():
     ]
 
 
-def test_a_missing_quote_does_not_swallow_the_rest_of_a_csv_file():
+def test_a_missing_quote_does_not_consume_the_rest_of_a_csv_file():
     data = b'a\n"open\n' + b"x\n" * 20 + b"\n1\n"
     found = read(data, "csv", Columns(value="a"), longest=20)
     assert bad(found)[0].reason == "it is not CSV (it is longer than 20 bytes: a quote may be missing)"
     assert values(found)[-1] == b"1"
-    # Of lines that are too long by themselves too.
+    # Also if single lines are too long.
     found = read(b"a\n1\n" + b"y" * 50 + b"\n2\n", "csv", Columns(value="a"), longest=20)
     assert (values(found), [(each.number, each.raw) for each in bad(found)]) == (
         [b"1", b"2"],
@@ -220,7 +220,7 @@ def test_a_missing_quote_does_not_swallow_the_rest_of_a_csv_file():
         (b"carrier,x\n", r"the first line has no column 'carier' \(did you mean 'carrier'\?\); it has: carrier, x"),
     ],
 )
-def test_csv_whose_first_line_will_not_do(data, text):
+def test_an_invalid_first_line_of_csv_is_an_error(data, text):
     with pytest.raises(CommandError, match=text):
         read(data, "csv", Columns(key="carier"))
 
@@ -252,7 +252,7 @@ def _arrow(new) -> io.BytesIO:
     ],
     ids=["parquet", "arrow file", "arrow stream"],
 )
-def test_arrow_columns(format_, file):
+def test_arrow_columns_become_records(format_, file):
     assert read(file(), format_, Columns("id", "body", "h")) == [
         Outgoing(b"x", b"1", (("a", b"1"),), None),
         Outgoing(None, b"2", (), None),
@@ -261,7 +261,7 @@ def test_arrow_columns(format_, file):
         read(file(), format_, Columns(value="bod"))
 
 
-def test_arrow_rows_that_are_no_record_are_told():
+def test_arrow_rows_that_are_no_record_are_reported():
     file = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table({"id": ["1", "x"], "b": [b"\xff", b"ok"]}), file)
     (first, second) = read(file, "parquet")
@@ -277,7 +277,7 @@ def test_an_arrow_stream_is_read_from_a_pipe_and_parquet_is_not():
 
 
 @pytest.mark.parametrize("format_", ["parquet", "arrow"])
-def test_a_file_that_is_something_else(format_):
+def test_a_file_of_another_format_is_an_error(format_):
     with pytest.raises(CommandError, match=f"it cannot be read as {format_}: "):
         read(b"a,b\n1,2\n" * 20, format_)
 

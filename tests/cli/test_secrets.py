@@ -48,7 +48,7 @@ def test_a_secret_comes_from_the_environment_or_a_file(monkeypatch, tmp_path):
     ("content", "value"),
     [("a\n\n", "a\n"), ("a\r\n", "a"), ("a\r", "a\r"), ("a", "a"), ("", ""), (" ä \n", " ä ")],
 )
-def test_a_file_counts_without_its_last_line_end(content, value, tmp_path):
+def test_the_last_line_end_of_a_file_is_no_part_of_the_secret(content, value, tmp_path):
     file = tmp_path / "word"
     file.write_bytes(content.encode())
     assert config(f"sasl.password=file:{file}")["sasl.password"] == Password(value)
@@ -93,13 +93,13 @@ def test_errors_say_what_is_wrong_and_show_no_secret(secret, says):
     assert says in refusal(secret)
 
 
-def test_a_file_that_is_no_text_is_not_shown(tmp_path):
+def test_the_content_of_a_file_that_is_not_utf_8_is_not_shown(tmp_path):
     file = tmp_path / "binary"
     file.write_bytes(SECRET.encode() + b"\xff")
     assert refusal(f"sasl.password=file:{file}") == f"--secret sasl.password: {file} is not UTF-8"
 
 
-def test_a_key_is_given_once(monkeypatch):
+def test_a_key_given_twice_is_rejected(monkeypatch):
     monkeypatch.setenv("MADE_UP_PASSWORD", SECRET)
     secret = "sasl.password=env:MADE_UP_PASSWORD"
     assert refusal(secret, "sasl_password=env:HOME") == "--secret sasl.password is given twice: remove one of them"

@@ -14,7 +14,7 @@ from aioproducer.config.producer import CONFIG_DEF
 pytestmark = pytest.mark.usefixtures("environment")
 
 
-def test_topics_come_are_shown_and_go(call, cluster, topic):
+def test_topics_are_created_shown_and_deleted(call, cluster, topic):
     name = f"{topic}-made"
     ended = call("topics", "create", name, f"{name}-2", "-p", 3, "-r", 1, "--set", "retention.ms=5000")
     assert ended == (SUCCEEDED, "", "")
@@ -41,20 +41,20 @@ def test_topics_come_are_shown_and_go(call, cluster, topic):
     assert name not in cluster.topics()
 
 
-def test_perf_tells_every_second_and_the_total(call, topic, tmp_path):
+def test_perf_reports_every_second_and_the_total(call, topic, tmp_path):
     plot = tmp_path / "plot.svg"
     ended = call("perf", topic, "--duration", 1.3, "--rate", 500, "--size", 10, "--keys", 3, "--plot", plot)
     assert (ended.code, ended.err) == (SUCCEEDED, "")
     head, first, *_, total = ended.out.splitlines()
     assert head.split() == ["time", "records/s", "bytes/s", "p50", "ms", "p99", "ms"]
-    # Later where the machine was busy.
+    # Later on a busy machine.
     assert float(first.split()[0].removesuffix("s")) >= 1
     assert total.startswith("total: ")
     assert "p99.9" in total
     assert b"<svg" in plot.read_bytes()
 
 
-def test_perf_for_scripts_counts_what_the_broker_has(call, cluster, topic):
+def test_the_json_of_perf_counts_the_stored_records(call, cluster, topic):
     ended = call("perf", topic, "-n", 200, "--size", 10, "--json")
     summary = json.loads(ended.out)
     assert (summary["acknowledged"], summary["bytes"], summary["failed"]) == (200, 2000, 0)
@@ -72,7 +72,7 @@ def test_perf_for_scripts_counts_what_the_broker_has(call, cluster, topic):
         (["--plot", "/nope/x.png"], "the folder /nope"),
     ],
 )
-def test_perf_finds_out_before_it_sends(call, cluster, topic, arguments, text):
+def test_perf_checks_its_arguments_before_it_sends(call, cluster, topic, arguments, text):
     ended = call("perf", topic, *arguments)
     assert (ended.code, text in ended.err, cluster.records(topic)) == (FAILED, True, [])
     ended = call("perf", f"{topic}s", "-n", 1)
@@ -98,7 +98,7 @@ def test_config_is_the_table_of_keys(call):
     assert (ended.code, "did you mean 'linger.ms'?" in ended.err) == (FAILED, True)
 
 
-def test_help_of_every_command(call):
+def test_every_command_has_help(call):
     assert call("--version").out == f"aioproducer, version {__version__}\n"
     top = call("--help")
     assert top.code == SUCCEEDED
@@ -112,7 +112,7 @@ def test_help_of_every_command(call):
             assert f"  aioproducer {command}" in help_.out
 
 
-def test_no_command_and_a_wrong_one(call):
+def test_a_missing_and_an_unknown_command_are_wrong_usage(call):
     nothing = call()
     assert (nothing.code, "Usage: aioproducer" in nothing.err) == (USAGE, True)
     assert call("prodcue") == (USAGE, "", "aioproducer: No such command 'prodcue'. Try 'aioproducer --help'.\n")
@@ -126,7 +126,7 @@ def test_no_command_and_a_wrong_one(call):
         (OSError(28, "No space left on device"), FAILED, "aioproducer: No space left on device\n"),
     ],
 )
-def test_what_ends_a_command_from_below(call, monkeypatch, raised, code, text):
+def test_unexpected_endings_of_a_command_have_an_exit_code(call, monkeypatch, raised, code, text):
     def end(*_):
         raise raised
 
@@ -146,7 +146,7 @@ def test_without_click_the_extra_is_named(call, monkeypatch):
     assert "needs click, which is not installed: pip install 'aioproducer[cli]'" in ended.err
 
 
-def test_what_should_not_happen_is_one_line_too(call, monkeypatch):
+def test_an_internal_error_is_one_line(call, monkeypatch):
     monkeypatch.setattr("aioproducer.cli.config.nearest", lambda *_: 1 / 0)
     ended = call("config", "nope")
     assert ended.code == FAILED
@@ -174,14 +174,14 @@ def test_what_should_not_happen_is_one_line_too(call, monkeypatch):
         (["--listen", "127.0.0.1:0", "--data", "/dev/null"], FAILED, "The broker cannot keep its records there"),
     ],
 )
-def test_brokers_that_cannot_start(call, arguments, code, text):
+def test_a_broker_that_cannot_start_reports_why(call, arguments, code, text):
     ended = call("broker", *arguments)
     assert ended.code == code
     (line,) = ended.err.splitlines()
     assert text in line
 
 
-def test_a_port_that_is_taken_and_a_folder_that_is_in_use(call, cluster, tmp_path):
+def test_a_port_that_is_taken_and_a_folder_in_use_are_errors(call, cluster, tmp_path):
     address = cluster.bootstrap_servers
     ended = call("broker", "--listen", address)
     assert ended.code == FAILED

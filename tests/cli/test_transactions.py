@@ -1,4 +1,4 @@
-"""``aioproducer transactions`` and ``produce --transaction``: wrong usage, and what is printed."""
+"""``aioproducer transactions`` and ``produce --transaction``: wrong usage, and the output."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_producers_are_described_in_a_table_and_in_json(capsys):
 
 
 class PartitionAdmin:
-    """Knows one producer in one partition, and what coordinators know of it."""
+    """An Admin with one producer in one partition, and the coordinators' state of it."""
 
     def __init__(self, start_offset, described=()):
         self.producer = ProducerDescription(7, 3, 4, 0, 5, start_offset)

@@ -1,4 +1,4 @@
-"""The tool where the extras of other rooms are not installed."""
+"""The tool without the extras of other rooms."""
 
 from __future__ import annotations
 

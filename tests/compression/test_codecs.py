@@ -125,7 +125,7 @@ def test_higher_levels_compress_better() -> None:
 
 @pytest.fixture
 def no_isal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As where ISA-L is not installed."""
+    """Simulate an environment without ISA-L."""
     monkeypatch.setitem(sys.modules, "isal", None)
     gzip_codec._compress_by_default.cache_clear()
     yield

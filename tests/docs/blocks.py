@@ -1,4 +1,4 @@
-"""The code blocks of the documents, and what it takes to run them as a reader would."""
+"""Finding the code blocks of the documents, and running them as a reader would."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.kafka.cluster import KafkaCluster, free_ports
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "localhost:9092"
-"""How the documents call the reader's Kafka."""
+"""The address of the reader's Kafka in the documents."""
 
 PYTEST_INI = """\
 [pytest]
@@ -31,7 +31,7 @@ _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>[^\n`]*)$")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block; ``line`` is that of its first line of content."""
+    """A fenced block; ``line`` is the number of its first line of content."""
 
     document: Path
     line: int
@@ -43,11 +43,11 @@ class Block:
 
 
 class BlockError(AssertionError):
-    """A block does not do what a reader would expect."""
+    """A block does not behave as a reader would expect."""
 
 
 def blocks_of(document: Path) -> list[Block]:
-    """Every fenced block, in order; the language is empty where none is named.
+    """Return every fenced block, in order; the language is empty if none is named.
 
     Raises:
         BlockError: a block does not end.
@@ -73,12 +73,12 @@ def blocks_of(document: Path) -> list[Block]:
 
 
 def starts_a_broker(blocks: list[Block]) -> bool:
-    """Whether the reader is told to start the broker that listens at the address."""
+    """Whether the document tells the reader to start the broker at this address."""
     return any(block.language == "sh" and "aioproducer broker" in block.text for block in blocks)
 
 
 class Page:
-    """Runs one document's blocks in their order, in one folder; what they leave running ends with it."""
+    """Runs one document's blocks in order, in one folder; processes that they leave running end with it."""
 
     def __init__(self, folder: Path, cluster: EmbeddedClusterThread | KafkaCluster | None) -> None:
         """Without a ``cluster`` the document starts its own at the address."""
@@ -97,12 +97,12 @@ class Page:
             "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "COLUMNS": "100",
-            # What the tool uses where no address is given.
+            # The tool's default address.
             "AIOPRODUCER_BOOTSTRAP_SERVERS": self.address,
         }
 
     def run(self, block: Block) -> str:
-        """Run a block of Python or shell; what it printed.
+        """Run a block of Python or shell, and return its output.
 
         Raises:
             BlockError: it failed.
@@ -132,9 +132,9 @@ class Page:
         return self._run(block, ["bash", "-euo", "pipefail", "-c", text])
 
     def _run(self, block: Block, command: list[str]) -> str:
-        # One for each block: what runs on in the background writes on.
+        # A file for each block, because processes in the background continue to write.
         output = self._folder / f".output-{len(self._groups)}"
-        # Into a file: what is left running in the background would keep a pipe open.
+        # To a file, because processes in the background would keep a pipe open.
         with output.open("wb") as file:
             process = subprocess.Popen(
                 command,
@@ -156,7 +156,7 @@ class Page:
         return printed
 
     def close(self) -> None:
-        """End what was left running: asked to first, and by force after some seconds."""
+        """End processes that are left: by SIGTERM, and after some seconds by SIGKILL."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             give_up = time.monotonic() + 15
             for group in self._groups:
@@ -174,7 +174,7 @@ def _signal(group: int, number: int) -> bool:
 
 
 def check_output(block: Block, want: str, got: str) -> None:
-    """Raises BlockError unless they are equal; ``...`` in the document stands for anything."""
+    """Compare two outputs; ``...`` in the document matches anything. Raise BlockError if they differ."""
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     if not doctest.OutputChecker().check_output(want, got, flags):
         raise BlockError(f"{block} should be what the block before printed, which is:\n{got}")

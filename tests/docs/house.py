@@ -1,4 +1,4 @@
-"""The picture of the house in docs/architecture.md, drawn from the arrows that the suite enforces.
+"""The diagram of rooms in docs/architecture.md, drawn from the arrows that the suite enforces.
 
 ``python -m tests.docs.house`` prints it.
 """
@@ -9,7 +9,7 @@ import graphlib
 
 from tests.test_arrows import ARROWS, PACKAGE
 
-# Rooms that are one to somebody who looks for the first time.
+# Rooms that are combined for a first overview.
 GROUPS = {
     "errors": (
         "errors",
@@ -69,9 +69,9 @@ GROUPS = {
     "wire": ("wire", "compression"),
     "spark": ("spark", "spark.transactional"),
 }
-# What decides, and neither waits nor reads a clock.
+# The rooms that decide, and neither wait nor read a clock.
 SANS_IO = {"core", "protocol", "wire"}
-# Nobody's way leads through these.
+# No path leads through these.
 LEFT_OUT = {"__init__", "__main__", "_build", "_client", "_common", "_common.uncompiled", "core"}
 
 
@@ -85,13 +85,13 @@ def _exists(room: str) -> bool:
 
 
 def arrows() -> dict[str, set[str]]:
-    """Which group may import which, without the arrows that follow from others."""
+    """Return which group may import which, without the arrows that follow from others."""
     graph: dict[str, set[str]] = {}
     for room, others in ARROWS.items():
         if room not in LEFT_OUT and _exists(room):
             reached = {_group(other) for other in others - LEFT_OUT if _exists(other)} - {_group(room)}
             graph.setdefault(_group(room), set()).update(reached)
-    # From the innermost out, with everything that can be reached.
+    # From the innermost outwards, with all reachable groups.
     below: dict[str, set[str]] = {}
     for group in graphlib.TopologicalSorter(graph).static_order():
         below[group] = set().union(graph[group], *(below[other] for other in graph[group]))
@@ -102,7 +102,7 @@ def arrows() -> dict[str, set[str]]:
 
 
 def picture() -> str:
-    """The picture, in the language of Mermaid."""
+    """Return the diagram in the language of Mermaid."""
     graph = arrows()
     lines = ["flowchart TD"]
     for group in sorted(graph):

@@ -1,6 +1,6 @@
-"""The tables of docs/performance.md and of the README, made of the last recorded bench.
+"""The tables of docs/performance.md and of the README, made from the last recorded bench.
 
-``python -m tests.docs.performance`` puts them into both.
+``python -m tests.docs.performance`` writes them into both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RECORDED = ROOT / "bench" / "recorded" / "results.json"
 PAGE = ROOT / "docs" / "performance.md"
 README = ROOT / "README.md"
 
-# Scenario, heading, and the figures shown: key, title, form.
+# Scenario, heading, and the shown figures: key, title, format.
 SCENARIOS = {
     "1a": (("cpu_us", "CPU µs a record", ".3f"), ("rate", "records/s", ",.0f")),
     "1b": (("cpu_us", "CPU µs a record", ".3f"), ("rate", "records/s", ",.0f")),
@@ -68,7 +68,7 @@ SCENARIOS = {
 
 
 def recorded() -> dict[str, Any]:
-    """What ``make bench BENCH_ARGS="--output bench/recorded"`` wrote."""
+    """Return the results that ``make bench BENCH_ARGS="--output bench/recorded"`` wrote."""
     found: dict[str, Any] = json.loads(RECORDED.read_text())
     return found
 
@@ -78,7 +78,7 @@ def median(results: list[dict[str, float]], key: str) -> float:
 
 
 def machines() -> list[dict[str, Any]]:
-    """Where the scenarios ran, that of the latest run first: machine, versions and build, without the load."""
+    """Return the machines of the scenarios, the latest run's first: machine, versions and build, without the load."""
     document = recorded()
     found = []
     for surroundings in (document["environment"], *(each["environment"] for each in document["scenarios"].values())):
@@ -89,14 +89,14 @@ def machines() -> list[dict[str, Any]]:
 
 
 def machine_of(scenario: str) -> str:
-    """The letter that the page gives to the machine of a scenario."""
+    """Return the page's letter for the machine of a scenario."""
     surroundings = recorded()["scenarios"][scenario]["environment"]
     alike = {key: value for key, value in surroundings.items() if key != "load_before"}
     return chr(ord("A") + machines().index(alike))
 
 
 def tables() -> dict[str, str]:
-    """By the name of their place in the page: a table a scenario, and the verdicts."""
+    """Return a table for each scenario, and the verdicts, by the names of their markers in the page."""
     document = recorded()
     made = {}
     for name, columns in SCENARIOS.items():
@@ -114,7 +114,7 @@ def tables() -> dict[str, str]:
     for verdict in document["verdicts"]:
         if verdict["measured"] is not None:
             sign = "≥" if verdict["at_least"] else "≤"
-            # Figures of two machines do not compare.
+            # Figures of two machines cannot be compared.
             (machine,) = {machine_of(scenario) for scenario in verdict["scenarios"]}
             lines.append(
                 f"| {verdict['requirement']}, {verdict['text']} | {sign} {verdict['limit']:.3g} {verdict['unit']} | "
@@ -138,7 +138,7 @@ def _rounds(count: int) -> str:
 
 
 def _service(scenarios: dict[str, Any]) -> str:
-    """What a service pays: CPU time for each record, and in units of confluent-kafka's."""
+    """Return the costs of a service: CPU time for each record, and its ratio to confluent-kafka's."""
     sizes, ours = ("1d-100", "1d-1000"), "aioproducer (uvloop)"
     lines = [
         "| | JSON of about 100 bytes: CPU µs | confluent-kafka = 1 | 1,000 bytes: CPU µs | confluent-kafka = 1 |",
@@ -162,7 +162,7 @@ def _service(scenarios: dict[str, Any]) -> str:
 
 
 def filled(page: str) -> str:
-    """The page with the tables in their places, between ``<!-- name -->`` and ``<!-- end -->``."""
+    """Return the page with the tables between their markers ``<!-- name -->`` and ``<!-- end -->``."""
     for name, table in tables().items():
         before, mark, rest = page.partition(f"<!-- {name} -->\n")
         if mark:
@@ -171,7 +171,7 @@ def filled(page: str) -> str:
 
 
 def compared() -> dict[str, tuple[str, ...]]:
-    """The README's rows that the bench shows, by their first cell: ours, aiokafka's and confluent-kafka's figures."""
+    """Return the README's measured rows by their first cell: ours, aiokafka's and confluent-kafka's figures."""
     scenarios = recorded()["scenarios"]
     results, events, large = (scenarios[name]["results"] for name in ("1a", "1d-100", "1d-1000"))
     names = ("aioproducer (uvloop)", "aiokafka (uvloop)", "confluent-kafka")
@@ -186,7 +186,7 @@ def compared() -> dict[str, tuple[str, ...]]:
 
 
 def with_compared(readme: str) -> str:
-    """The README with these rows in their places."""
+    """Return the README with these rows."""
     for label, cells in compared().items():
         row = f"| {label} | {' | '.join(cells)} | `make bench` |"
         readme, found = re.subn(rf"^\| {re.escape(label)} \|.*$", row, readme, flags=re.MULTILINE)

@@ -1,6 +1,6 @@
 """Runs one block of Python in this process: ``python -m tests.docs.run_block SCRIPT NAME ADDRESS``.
 
-A block that awaits at its top, as one may in ``python -m asyncio``, finds a started ``producer``.
+A block with a top-level ``await``, as in ``python -m asyncio``, has a started ``producer``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The site as ``make docs`` builds it, and what a browser finds in a page: what it loads, how wide the tables are."""
+"""The site as ``make docs`` builds it, and the contents of its pages: loaded addresses, widths of tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.docs.blocks import ROOT
 
-# Of these a browser follows the address without being asked; other links it only shows.
+# Attributes with an address that a browser loads at once, unlike links.
 _LOADING_LINKS = {"stylesheet", "icon", "preload", "modulepreload", "prefetch", "preconnect", "dns-prefetch"}
 _LOADING = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "audio": "src"}
 
@@ -40,12 +40,12 @@ class Table:
 
 
 class Page(HTMLParser):
-    """A page that was built.
+    """A page of the built site.
 
     Attributes:
         loads: the addresses that a browser fetches to show it.
-        diagrams: how many there are for Mermaid to draw.
-        anchors: what a link to a part of the page can name.
+        diagrams: the number of diagrams for Mermaid.
+        anchors: the names of the page's parts for links.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A Spark session in a process of its own, which runs blocks of the documents."""
+"""A Spark session in a separate process, which runs blocks of the documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUBMIT = (
     "--conf spark.sql.shuffle.partitions=2 "
     f"--driver-java-options '{' '.join(jars.SHORT_LIVED)}' pyspark-shell"
 )
-# Takes blocks from its input, answers with whether they failed and what they printed.
+# Reads blocks from its input, and returns whether they failed, and their output.
 SESSION = """
 import contextlib, io, json, sys, traceback
 from pyspark.sql import SparkSession
@@ -38,7 +38,7 @@ with SparkSession.builder.getOrCreate() as spark:
 
 
 class Session:
-    """The process; ``address`` is what stands for ``ADDRESS`` in the blocks."""
+    """The process; ``address`` replaces ``ADDRESS`` in the blocks."""
 
     def __init__(self, folder: Path, address: str) -> None:
         self._address = address
@@ -55,7 +55,7 @@ class Session:
         )
 
     def run(self, block: Block) -> str:
-        """What a block printed.
+        """Run a block, and return its output.
 
         Raises:
             BlockError: it failed.

@@ -1,4 +1,4 @@
-"""Every block of code in README.md and docs/ is run, or it stands below who runs it."""
+"""Every block of code in README.md and docs/ runs here, or in a test that is listed below."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.docs.blocks import ROOT, Block, BlockError, Page, blocks_of, check_ou
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 RUN = {"python", "sh"}
-# Not code; and what such a block has to be.
+# Languages that are not code, and the rule for such a block.
 SHOWN = {"text": "what the block before printed", "mermaid": "checked by test_house.py"}
 
-# Documents whose blocks another test runs.
+# Documents with blocks that another test runs.
 ELSEWHERE = {
     "docs/security.md": "tests/interop/security/test_docs.py",
     "docs/spark.md": "tests/examples/test_spark_docs.py",
     "docs/testing.md": "tests/testing/test_plugin.py",
 }
 
-# Commands that cannot be run from within the suite, and what does run them.
+# Commands that cannot run inside the suite, and where they run instead.
 COMMANDS = {
     "make demo": "tests/fresh_root/run.py",
     "make test": ".ci/run",
@@ -106,7 +106,7 @@ def test_no_python_block_is_only_comments() -> None:
 
 
 def _page(folder: Path, text: str) -> list[Block]:
-    # Within the project's folder by name only: places are told relative to it.
+    # Within the project's folder only by name: errors have paths relative to it.
     document = folder / "page.md"
     document.write_text(textwrap.dedent(text))
     return [Block(ROOT / "page.md", block.line, block.language, block.text) for block in blocks_of(document)]
@@ -130,7 +130,7 @@ def test_wrong_output_is_found(tmp_path: Path, cluster: EmbeddedClusterThread) -
         _run(Page(tmp_path, cluster), blocks)
 
 
-def test_blocks_in_lists_and_with_long_fences_are_seen(tmp_path: Path) -> None:
+def test_blocks_in_lists_and_with_long_fences_are_found(tmp_path: Path) -> None:
     blocks = _page(tmp_path, "- item\n\n  ```sh\n  echo one\n  ```\n\n````text\n```python\n````\n")
     assert [(block.language, block.text) for block in blocks] == [("sh", "echo one\n"), ("text", "```python\n")]
 
@@ -140,7 +140,7 @@ def test_a_block_that_does_not_end_is_found(tmp_path: Path) -> None:
         _page(tmp_path, "```sh\necho\n")
 
 
-def test_what_a_block_leaves_running_ends_with_its_page(tmp_path: Path, cluster: EmbeddedClusterThread) -> None:
+def test_processes_of_a_block_end_with_its_page(tmp_path: Path, cluster: EmbeddedClusterThread) -> None:
     page = Page(tmp_path, cluster)
     (block,) = _page(tmp_path, "```sh\nsleep 600 & echo $!\n```\n")
     process_id = page.run(block).strip()

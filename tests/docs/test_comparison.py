@@ -1,4 +1,4 @@
-"""What README.md says of this producer beside two others, measured: a cell that is not true fails here."""
+"""The comparison of this producer with two others in README.md: each cell is tested here."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLIENTS = ("aioproducer", "aiokafka", "confluent-kafka")
 
 
 def _rows() -> dict[str, list[str]]:
-    """The rows of the table by their first cell; what stands in parentheses is explanation."""
+    """Return the rows of the table by their first cell, without explanations in parentheses."""
     lines = (ROOT / "README.md").read_text().splitlines()
     start = next(number for number, line in enumerate(lines) if " | ".join(CLIENTS) in line)
     rows = {}
@@ -56,7 +56,7 @@ def test_each_row_names_what_shows_it() -> None:
 
 
 def test_bench() -> None:
-    """The figures are those of the last `make bench`, as far as it has been recorded."""
+    """The figures are those of the last recorded `make bench`."""
     figures = compared()
     assert len(figures) == 4
     assert {label: TABLE[label] for label in figures} == figures
@@ -111,7 +111,7 @@ print(asyncio.run(clients[client]()) - before)
 
 
 def _threads(address: str, compression: str, count: int) -> tuple[str, ...]:
-    """How many threads each client has beside the caller's after ``count`` records of 1,000 bytes."""
+    """Return the threads of each client, without the caller's, after ``count`` records of 1,000 bytes."""
     return tuple(
         subprocess.run(
             [sys.executable, "-c", _THREADS, client, address, compression, str(count)],
@@ -137,7 +137,7 @@ def test_threads() -> None:
 
 
 class _Proxy:
-    """Between clients and a broker: counts the Produce requests that have no answer yet."""
+    """A proxy between clients and a broker that counts unanswered Produce requests."""
 
     def __init__(self) -> None:
         self.most = 0
@@ -177,13 +177,13 @@ async def _frames(reader: asyncio.StreamReader):  # type: ignore[no-untyped-def]
 
 @contextmanager
 def _watched_broker() -> Iterator[tuple[str, _Proxy]]:
-    """A broker that takes a while for each Produce request, reached only through a proxy; in a thread of its own."""
+    """Run a broker in a thread, with slow responses to Produce requests, that is reached only through a proxy."""
     started: Future[str] = Future()
     proxy = _Proxy()
     end = threading.Event()
 
     async def run() -> None:
-        # Another address of the loopback interface and the same port: what the broker advertises is the proxy.
+        # Another address of the loopback interface with the same port: the broker advertises the proxy.
         async with BrokerCluster(1, host="127.0.0.1", advertised_host="127.0.0.2") as cluster:
             cluster.create_topic("watched", num_partitions=1)
             cluster.faults.delay("Produce", 60, times=None)
@@ -322,7 +322,7 @@ async def _outrun_confluent(address: str) -> str:
 def test_who_sends_faster_than_the_broker_takes(number: int) -> None:
     with EmbeddedClusterThread() as cluster:
         cluster.create_topic("outrun")
-        # Longer than each client is watched, short enough for each to end.
+        # Longer than the observation of each client, and short enough for each to end.
         cluster.delay("Produce", 3000, times=1)
         outrun = (_outrun_ours, _outrun_aiokafka, _outrun_confluent)[number]
         assert asyncio.run(outrun(cluster.bootstrap_servers)) == TABLE["the caller is faster than the broker"][number]

@@ -15,7 +15,7 @@ from tests.docs.blocks import ROOT
 PAGE = (ROOT / "docs" / "faq.md").read_text()
 
 
-def test_each_question_is_one_and_each_answer_is_short() -> None:
+def test_each_heading_is_a_question_and_each_answer_is_short() -> None:
     questions = re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]
     assert len(questions) >= 10
     for text in questions:
@@ -24,7 +24,7 @@ def test_each_question_is_one_and_each_answer_is_short() -> None:
         assert len(answer.split()) <= 90, question
 
 
-def test_limits_are_the_defaults() -> None:
+def test_limits_in_answers_are_the_defaults() -> None:
     config = Producer(bootstrap_servers="localhost:1").config
     assert "`delivery_timeout_ms` (two minutes)" in PAGE
     assert config.delivery_timeout_ms == 120_000

@@ -1,4 +1,4 @@
-"""docs/installation.md names every extra, and the brokers, Pythons and requests that the suite and the code have."""
+"""docs/installation.md lists every extra, and the brokers, Pythons and requests of the suite and the code."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ BY_ARGUMENT = {("aioproducer._common.client_log", "name"), ("aioproducer.securit
 
 
 def _rows() -> dict[str, set[str]]:
-    """The loggers of the last table, with their levels."""
+    """Return the loggers of the last table, with their levels."""
     table = PAGE.read_text().partition("## All loggers")[2]
     rows = re.findall(r"^\| `([\w.]+)` \| ([A-Za-z, ]+) \|", table, re.MULTILINE)
     assert len(rows) == len(dict(rows))
@@ -52,7 +52,7 @@ def test_every_logger_of_the_sources_is_listed() -> None:
 
 
 def test_levels_are_those_that_the_modules_use() -> None:
-    """Of loggers that bear their module's name; others are used from several modules, by several names."""
+    """This checks loggers with their module's name; others are used by several modules, under several names."""
     rows = _rows()
     compared = 0
     for module, tree in _modules():
@@ -77,5 +77,5 @@ def test_levels_have_logging_s_names() -> None:
 
 
 def test_every_logger_is_below_the_package_s() -> None:
-    """So that one call changes the level of all."""
+    """One call changes the level of all."""
     assert all(name.partition(".")[0] == "aioproducer" for name in _rows())

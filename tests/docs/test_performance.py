@@ -1,4 +1,4 @@
-"""docs/performance.md shows what was measured."""
+"""docs/performance.md shows the recorded measurements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_no_run_of_the_recorded_bench_lost_a_client() -> None:
     assert all(table.count("\n") >= 3 for name, table in tables().items() if name in SCENARIOS)
 
 
-def test_limits_of_the_threads_are_those_of_the_code() -> None:
+def test_limits_of_threads_are_those_of_the_code() -> None:
     [row] = re.findall(r"^\| compress a batch \|.*", PAGE.read_text(), re.MULTILINE)
     assert f"larger than {INLINE_SIZE // 1024} KiB" in row
     assert f"at most {offload.MAX_WORKERS} |" in row

@@ -1,4 +1,4 @@
-"""The API reference has every public name, and each docstring reads as a page."""
+"""The API reference has every public name, and each docstring is valid on a page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aioproducer.error_codes import CODES
 from tests.docs.blocks import ROOT
 from tests.docs.site import Page
 
-# Without an underscore because other modules of the package use them; no page names them.
+# Modules without an underscore because others of the package use them; no page lists them.
 INTERNAL = {
     "Producer": {"append_column", "config", "hurrying"},
     "ThreadsafeProducer": {"disown_after_fork", "refuse"},
@@ -39,7 +39,7 @@ def anchors(site: Path) -> set[str]:
 
 
 def _defined_in(module: ModuleType) -> set[str]:
-    """The public classes and functions that a module without ``__all__`` defines."""
+    """Return the public classes and functions that a module without ``__all__`` defines."""
     return {
         name
         for name, value in vars(module).items()
@@ -105,7 +105,7 @@ def test_every_error_class_is_in_a_table(site: Path) -> None:
 
 
 def _broken(name: str) -> str:
-    """A class's name as a table has it: it may break between its words."""
+    """Return a class's name as in a table: with possible line breaks between its words."""
     breaks = runpy.run_path(str(ROOT / "website" / "hooks.py"))["_BREAK"]
     return str(breaks.sub("<wbr>", name))
 

@@ -1,4 +1,4 @@
-"""The documentation is built as ``make docs`` builds it: no broken link, no page left out, nothing from other hosts."""
+"""The site as ``make docs`` builds it: no broken link, no missing page, nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mkdocs.exceptions import PluginError
 from tests.docs.blocks import ROOT
 from tests.docs.site import Page, build
 
-# What the theme's script fetches from another host: Mermaid, unless the page has loaded it, and something that every
-# browser has had since 2020.
+# The theme's script fetches these from another host: Mermaid, unless the page has loaded it, and a polyfill of a
+# function that every browser has had since 2020.
 FETCHED_UNLESS_THERE = {"mermaid", "resize-observer-polyfill"}
 
 # A page of 1,200 pixels has 926 for its text; a character of code in a table takes 6.6, a column's margins 31.
@@ -33,7 +33,7 @@ def test_every_document_is_a_page(pages: list[Page]) -> None:
 
 def test_pages_load_nothing_from_other_hosts(pages: list[Page], site: Path) -> None:
     for page in pages:
-        # A server gives 404.html for any path, so that its addresses begin at the site's root.
+        # A server returns 404.html for any path, so its addresses begin at the site's root.
         base = site if page.path.name == "404.html" else page.path.parent
         assert page.loads, page.path.name
         for address in page.loads:

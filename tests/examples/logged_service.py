@@ -1,4 +1,4 @@
-"""An example's service in a process of its own, whose log tells its address."""
+"""An example's service in a separate process, with its address in its log."""
 
 from __future__ import annotations
 

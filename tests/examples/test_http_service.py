@@ -1,4 +1,4 @@
-"""The example of a service as a process: over HTTP, ended by SIGTERM while requests are under way."""
+"""The example of a service as a process: over HTTP, ended by SIGTERM while requests are open."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ DEADLINE = 10.0
 
 
 class Service(LoggedService):
-    """``service.py`` in a process of its own."""
+    """``service.py`` in a separate process."""
 
     def __init__(self, bootstrap_servers: str, request_seconds: float) -> None:
         command = [sys.executable, str(FOLDER / "service.py"), "--port", "0", "--request-seconds", str(request_seconds)]
         super().__init__(command, bootstrap_servers, r"running on (http://127\.0\.0\.1:\d+)")
 
     def terminate(self) -> float:
-        """The time at which it was told."""
+        """Send SIGTERM, and return the time of that."""
         self.process.send_signal(signal.SIGTERM)
         return time.monotonic()
 
@@ -66,11 +66,11 @@ def service(cluster: EmbeddedClusterThread, request_seconds: float) -> Iterator[
         running.close()
 
 
-# Far more than Kafka takes, however busy the machine is.
+# Far more than Kafka needs, even on a busy machine.
 @pytest.mark.parametrize("request_seconds", [30])
 def test_sigterm_with_requests_in_flight_loses_none(cluster: EmbeddedClusterThread, service: Service) -> None:
     requests = 30
-    # Nothing is answered before SIGTERM: the first answer of Kafka stays away for so long.
+    # Nothing is answered before SIGTERM, because Kafka's first answer is delayed for this long.
     cluster.delay("Produce", 4000)
     limits = httpx.Limits(max_connections=requests + 2)
     with httpx.Client(base_url=service.url, timeout=30, limits=limits) as client, ThreadPoolExecutor(requests) as pool:
@@ -94,11 +94,13 @@ def test_sigterm_with_requests_in_flight_loses_none(cluster: EmbeddedClusterThre
 
 
 def waiting(client: httpx.Client) -> int:
-    """How many requests wait for Kafka."""
+    """Return the number of requests that wait for Kafka."""
     return client.get("/health").json()["requests_waiting"]
 
 
-def test_sigterm_while_kafka_takes_nothing_ends_in_time(cluster: EmbeddedClusterThread, service: Service) -> None:
+def test_sigterm_ends_the_service_in_time_while_kafka_does_not_answer(
+    cluster: EmbeddedClusterThread, service: Service
+) -> None:
     cluster.disconnect("Produce", times=None)
     with httpx.Client(base_url=service.url, timeout=30) as client, ThreadPoolExecutor(5) as pool:
         answers = [pool.submit(client.post, "/events/orders", content=b"order") for _ in range(5)]
@@ -107,11 +109,11 @@ def test_sigterm_while_kafka_takes_nothing_ends_in_time(cluster: EmbeddedCluster
         assert {answer.result().status_code for answer in answers} == {503}
     service.process.wait(DEADLINE)
     assert time.monotonic() - told < DEADLINE
-    # What it said last may still be on its way.
+    # The last lines of its log may not have arrived yet.
     wait_until(lambda: any("for orders" in line and "closed" in line for line in service.log))
 
 
-def test_the_services_own_tests() -> None:
+def test_the_services_own_tests_pass() -> None:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],

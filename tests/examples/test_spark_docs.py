@@ -1,4 +1,4 @@
-"""docs/spark.md: its blocks run in one session, as they stand there, and its tables say what the code does."""
+"""docs/spark.md: its blocks run unchanged in one session, and its tables agree with the code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _for_one_session(block: Block) -> bool:
 
 @pytest.mark.interop
 @pytest.mark.timeout(900)
-def test_blocks_do_what_they_say(tmp_path: Path, cluster: EmbeddedClusterThread) -> None:
+def test_blocks_print_the_documented_output(tmp_path: Path, cluster: EmbeddedClusterThread) -> None:
     page, session = Page(tmp_path, cluster), Session(tmp_path, cluster.bootstrap_servers)
     printed: str | None = None
     logged: list[Block] = []
@@ -67,7 +67,7 @@ def test_blocks_do_what_they_say(tmp_path: Path, cluster: EmbeddedClusterThread)
 
 
 def _run_to_its_end(block: Block, folder: Path, environment: dict[str, str]) -> None:
-    """A block that starts several Java processes, and takes its time."""
+    """Run a block that starts several Java processes, which takes long."""
     output = folder / "output"
     with output.open("wb") as file:
         process = subprocess.Popen(
@@ -95,7 +95,7 @@ def test_package_is_carried_to_a_cluster(
 ) -> None:
     job, *blocks = itertools.dropwhile(_for_one_session, blocks_of(DOCUMENT))
     assert {block.language for block in blocks} == {"sh"}
-    # What a reader's pip would find in an index.
+    # The package that a reader's pip would find in an index.
     source = tmp_path / "source"
     source.mkdir()
     for name in ("LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py", "pyspark_aioproducer.py"):
@@ -110,13 +110,13 @@ def test_package_is_carried_to_a_cluster(
     monkeypatch.setenv(
         "PATH", os.pathsep.join((str(Path(sys.executable).parent), str(spark_home / "bin"), os.environ["PATH"]))
     )
-    # An interpreter that has what the second way asks for; the first brings its own.
+    # An interpreter with the requirements of the second way; the first one contains its own.
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     (tmp_path / "job.py").write_text(job.text.replace(ADDRESS, cluster.bootstrap_servers))
     expected: Counter[bytes] = Counter()
     for block in blocks:
         if "spark-submit" not in block.text:
-            # Compiling takes long, and is no part of this.
+            # Compiling takes long and is not tested here.
             _run_to_its_end(block, tmp_path, {**os.environ, "AIOPRODUCER_PURE": "1"})
         else:
             users = {name: value for name, value in os.environ.items() if name != "AIOPRODUCER_PURE"}
@@ -127,7 +127,7 @@ def test_package_is_carried_to_a_cluster(
 
 
 def _rows(heading: str) -> list[list[str]]:
-    """The cells of the first table below a heading, without those that name its columns."""
+    """Return the cells of the first table below a heading, without its head."""
     section = DOCUMENT.read_text().split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]

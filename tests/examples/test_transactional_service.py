@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(120)]
 
 
 class Service(LoggedService):
-    """``orders.py`` in a process of its own."""
+    """``orders.py`` in a separate process."""
 
     def __init__(self, bootstrap_servers: str, instance: str, request_seconds: float = 20) -> None:
         command = [sys.executable, str(SERVICE), "--port", "0", "--instance", instance, "--producers", "3"]
@@ -64,7 +64,7 @@ def order(number: int, instance: str, *counts: int) -> dict[str, object]:
 
 
 def stored(kafka: KafkaCluster, instance: str) -> dict[str, int]:
-    """The committed orders of an instance, and the sum of their stock movements."""
+    """Return the committed orders of an instance, and the sum of their stock movements."""
     topics = consuming.read_back_topics(kafka.bootstrap_servers, ["orders", "stock"], committed=True)
     values = {
         topic: [json.loads(record.value or b"") for records in partitions.values() for record in records]
@@ -91,7 +91,7 @@ def test_an_order_is_stored_with_its_stock_movements_or_not_at_all(
     with httpx.Client(base_url=service.url, timeout=30) as client:
         answer = client.post("/orders", json=order(1, instance, 2, 3))
         assert (answer.status_code, answer.json()) == (201, {"stored": 3})
-        # The second line is wrong when the order and the first line are sent.
+        # The second line is found to be wrong after the order and the first line were sent.
         answer = client.post("/orders", json=order(2, instance, 2, 0))
         assert (answer.status_code, answer.json()) == (422, {"error": "count of 'item-1' must be at least 1, not 0"})
         assert client.post("/orders", json={"id": "x"}).status_code == 422

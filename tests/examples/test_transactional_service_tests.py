@@ -1,4 +1,4 @@
-"""The own tests of the example of a service with a transaction for each request, on the embedded broker."""
+"""The tests of the example of a service with a transaction for each request, on the embedded broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parents[2] / "examples" / "transactional_service"
 
 
-def test_the_services_own_tests() -> None:
+def test_the_services_own_tests_pass() -> None:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],

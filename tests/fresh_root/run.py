@@ -1,13 +1,13 @@
-"""The demo on a machine that has nothing: a root made by debootstrap, entered by chroot.
+"""The demo on a machine with a minimal system: a root made by debootstrap, entered by chroot.
 
     sudo python3 tests/fresh_root/run.py [--only machine|dockerfile] [--suite]
 
 machine      installs Python, git and make, clones the repository's HEAD, runs `make demo` twice (and, with --suite,
-             `make test`), as a user without rights, and prints how long each took
-dockerfile   executes the steps of the Dockerfile, as they stand there, and then its command
+             `make test`), as an unprivileged user, and prints how long each took
+dockerfile   executes the steps of the Dockerfile, unchanged, and then its command
 
-Both begin with the same minimal system. Nothing is mounted beyond the life of a step. How pip is configured here (an
-index, a certificate) is passed in by environment variables and files under /run; the project knows nothing of it.
+Both begin with the same minimal system. Nothing stays mounted after a step. pip's configuration here (an index, a
+certificate) is passed by environment variables and files under /run, and is no part of the project.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FreshRootError(Exception):
 
 
 def why_not() -> str | None:
-    """Why this cannot run here; None if it can."""
+    """Return why this cannot run here; None if it can."""
     if os.geteuid() != 0:
         return "chroot needs root"
     missing = [tool for tool in ("debootstrap", "chroot", "unshare", "git") if shutil.which(tool) is None]
@@ -64,14 +64,14 @@ class Root:
     directory: str = "/"
 
     def run(self, command: list[str]) -> str:
-        """Run a command to its end as the present user; what it leaves running is killed.
+        """Run a command to its end as the current user; processes that it leaves running are killed.
 
         Raises:
-            FreshRootError: it failed; the text has what it printed.
+            FreshRootError: it failed; the text has its output.
         """
         name, user, group, home = self._account()
         environment = {"PATH": PATH, "HOME": home, "USER": name, "LANG": "C.UTF-8", **self.environment}
-        # /proc, terminals and all processes are the step's own and end with it.
+        # /proc, terminals and all processes belong to the step and end with it.
         namespace = ["unshare", "--mount", "--pid", "--fork", "--kill-child", f"--mount-proc={self.folder}/proc"]
         terminals = ["/bin/sh", "-c", 'mount -t devpts devpts "$0/dev/pts" && exec "$@"', str(self.folder)]
         into = ["chroot", f"--userspec={user}:{group}", str(self.folder)]
@@ -91,16 +91,16 @@ class Root:
 
 
 def pip_settings() -> dict[str, str]:
-    """pip's configuration on this machine, as pip's environment variables."""
+    """Return pip's configuration on this machine, as pip's environment variables."""
     listed = _run([sys.executable, "-m", "pip", "config", "list"])
     found = re.findall(r"^(?:global|user|site|install|:env:)\.([\w-]+)='(.*)'$", listed, re.MULTILINE)
     return {f"PIP_{name.upper().replace('-', '_')}": value for name, value in found}
 
 
 def connect(root: Root) -> None:
-    """Let the root reach the network as this machine does."""
+    """Give the root this machine's access to the network."""
     shutil.copy("/etc/resolv.conf", root.folder / "etc" / "resolv.conf")
-    # An installer writes this one; debootstrap does not.
+    # Written by an installer, but not by debootstrap.
     (root.folder / "etc" / "hosts").write_text("127.0.0.1 localhost\n::1 localhost ip6-localhost\n")
     root.environment.update({name: os.environ[name] for name in PROXIES if name in os.environ})
     for name, value in pip_settings().items():
@@ -133,7 +133,7 @@ def _check_demo(printed: str, stages: int = 2) -> None:
 
 
 def _check_nothing_runs(root: Root) -> None:
-    """Nobody's files are open in the root any more, which is so when no process is left there."""
+    """Wait until no process is left in the root, so that no file there is open."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             where = os.readlink(process / "root")
@@ -144,7 +144,7 @@ def _check_nothing_runs(root: Root) -> None:
 
 
 def machine(root: Root, suite: bool) -> None:
-    """A new machine: Python, git and make, a clone, the two commands."""
+    """Prepare a new machine with Python, git and make, clone, and run the two commands."""
     install = "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "
     _timed("apt-get install " + " ".join(NEEDED), root, ["sh", "-c", install + " ".join(NEEDED)])
     root.run(["useradd", "--create-home", "newcomer"])
@@ -162,7 +162,7 @@ def machine(root: Root, suite: bool) -> None:
 
 
 def instructions(dockerfile: str) -> Iterator[tuple[str, str]]:
-    """The instructions of a Dockerfile: name and the rest, continued lines joined."""
+    """Return the instructions of a Dockerfile: name and the rest, with continued lines joined."""
     lines = [line for line in dockerfile.splitlines() if not line.lstrip().startswith("#")]
     for line in "\n".join(lines).replace("\\\n", " ").splitlines():
         if line.strip():
@@ -171,10 +171,10 @@ def instructions(dockerfile: str) -> Iterator[tuple[str, str]]:
 
 
 def base_suite(dockerfile: str) -> str:
-    """The Debian release that the image is made from.
+    """Return the Debian release that the image is based on.
 
     Raises:
-        FreshRootError: it is made from something else, which debootstrap cannot make.
+        FreshRootError: it is based on another image, which debootstrap cannot make.
     """
     for name, rest in instructions(dockerfile):
         release = re.fullmatch(r"debian:(\w+)-slim", rest)
@@ -214,7 +214,7 @@ def _copy_context(root: Root, context: Path, arguments: list[str]) -> None:
 
 
 def dockerfile(root: Root, scratch: Path) -> None:
-    """The steps of the Dockerfile, and its command."""
+    """Run the steps of the Dockerfile, and its command."""
     context = scratch / "context"
     _run(["git", "clone", "--quiet", str(REPOSITORY), str(context)])
     command: list[str] | None = None

@@ -1,6 +1,6 @@
-"""Whether a newcomer's machine and the Dockerfile's image run the demo; and that who judges that is not fooled.
+"""A minimal machine and the Dockerfile's image run the demo, and the check detects a failed demo.
 
-The whole takes minutes, root and debootstrap: `make soak` runs it, and AIOPRODUCER_FRESH_ROOT=1.
+The complete test takes minutes, root and debootstrap: `make soak` runs it, and AIOPRODUCER_FRESH_ROOT=1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCRIPT = Path(run.__file__)
 
 @pytest.mark.fresh_root
 @pytest.mark.timeout(1800)
-def test_demo_on_a_machine_that_has_nothing() -> None:
+def test_the_demo_runs_on_a_minimal_machine() -> None:
     if os.environ.get("AIOPRODUCER_FRESH_ROOT") != "1":
         pytest.skip("takes minutes: AIOPRODUCER_FRESH_ROOT=1 asks for it")
     reason = run.why_not()
@@ -30,7 +30,7 @@ def test_demo_on_a_machine_that_has_nothing() -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_instructions_of_a_dockerfile() -> None:
+def test_instructions_of_a_dockerfile_are_parsed() -> None:
     text = '# comment\nFROM debian:bookworm-slim\nRUN one \\\n    && two\n\nCMD ["make"]\n'
     assert [(name, " ".join(rest.split())) for name, rest in run.instructions(text)] == [
         ("FROM", "debian:bookworm-slim"),
@@ -42,7 +42,7 @@ def test_instructions_of_a_dockerfile() -> None:
         run.base_suite("FROM python:3.13\n")
 
 
-def test_projects_dockerfile_is_understood() -> None:
+def test_the_projects_dockerfile_is_understood() -> None:
     text = (run.REPOSITORY / "Dockerfile").read_text()
     steps = list(run.instructions(text))
     assert run.base_suite(text)
@@ -61,12 +61,12 @@ def test_projects_dockerfile_is_understood() -> None:
         ("Makefile", False),
     ],
 )
-def test_what_does_not_come_into_the_image(path: str, ignored: bool) -> None:
+def test_ignored_files_are_not_in_the_image(path: str, ignored: bool) -> None:
     patterns = (run.REPOSITORY / ".dockerignore").read_text().splitlines()
     assert run._ignored(path, patterns) == ignored
 
 
-def test_a_demo_that_lost_flights_is_found() -> None:
+def test_a_demo_that_lost_flights_is_detected() -> None:
     lost = "        all                                 336,776   336,775              NO\n"
     with pytest.raises(run.FreshRootError, match="did not say in 1 stages that all 336,776 flights came back"):
         run._check_demo(lost, 1)

@@ -1,4 +1,4 @@
-"""Whether the wheels in dist/ run in systems without a compiler: `make test-wheels`, after `make wheels`."""
+"""The wheels in dist/ run in systems without a compiler: `make test-wheels`, after `make wheels`."""
 
 from __future__ import annotations
 

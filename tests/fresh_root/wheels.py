@@ -1,14 +1,14 @@
-"""The wheels in dist/, each in a system that has no compiler: a root made by debootstrap, entered by chroot.
+"""Testing the wheels in dist/, each in a system without a compiler: a root made by debootstrap, entered by chroot.
 
     sudo python3 tests/fresh_root/wheels.py [WHEEL ...]
     sudo python3 tests/fresh_root/wheels.py --build 3.14=forky
 
-Each manylinux wheel is installed with pip into a new virtual environment, by a user without rights. The modules must be
+Each manylinux wheel is installed with pip into a new virtual environment, by an unprivileged user. The modules must be
 compiled, and the first stage of the demo must return every flight. A Python comes from Debian, or is copied from this
-machine (`make test-versions` finds the same ones).
+machine (`make test-versions` uses the same ones).
 
---build VERSION=SUITE runs `make wheels` for a Python that only a Debian release has, in a root with gcc, and puts the
-wheel into dist/.
+--build VERSION=SUITE runs `make wheels` for a Python that only a Debian release has, in a root with gcc, and copies the
+wheel to dist/.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.fresh_root.run import REPOSITORY, FreshRootError, Root, _check_demo, 
 
 DIST = REPOSITORY / "dist"
 MIRROR = "http://deb.debian.org/debian"
-# Where Debian has the version; other versions are copied from this machine into a root of OLDEST.
+# Debian releases by their version of Python; other versions are copied from this machine into a root of OLDEST.
 SUITES = {"3.11": "bookworm", "3.13": "trixie", "3.14": "forky"}
 OLDEST = "bookworm"
 # Libraries of Debian 12 that a Python built on it needs.
@@ -52,7 +52,7 @@ print("compiled")
 
 
 def version_of(wheel: Path) -> str:
-    """The version of CPython that a wheel is for, as in ``3.11``.
+    """Return the version of CPython that a wheel is for, such as ``3.11``.
 
     Raises:
         FreshRootError: it is not a manylinux wheel for one CPython on x86-64.
@@ -64,21 +64,21 @@ def version_of(wheel: Path) -> str:
 
 
 def search_paths(wheel: Path) -> set[str]:
-    """The absolute paths in which the wheel's modules search for libraries, which no other system has."""
+    """Return absolute paths in which the wheel's modules search for libraries; other systems lack them."""
     with zipfile.ZipFile(wheel) as archive:
         files = [archive.read(name) for name in archive.namelist() if name.endswith(".so")]
     return {found.decode() for data in files for found in re.findall(rb"\0(/[^\0]*/lib[^\0/]*)\0", data)}
 
 
 def interpreter(version: str) -> Path | None:
-    """The prefix of a Python on this machine, outside /usr."""
+    """Return the prefix of a Python on this machine, outside /usr."""
     roots = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found = [prefix for prefix in roots.glob(f"{version}.*") if (prefix / "bin" / f"python{version}").exists()]
     return max(found, default=None)
 
 
 def _debootstrap(folder: Path, suite: str, packages: str) -> Root:
-    # All releases are made by one script; an older debootstrap does not know the names of newer ones.
+    # One script makes all releases; an older debootstrap does not know the names of newer ones.
     script = "/usr/share/debootstrap/scripts/sid"
     _run(["debootstrap", "--variant=minbase", "--include=ca-certificates", suite, str(folder), MIRROR, script])
     root = Root(folder)
@@ -90,7 +90,7 @@ def _debootstrap(folder: Path, suite: str, packages: str) -> Root:
 
 
 def _with_python(folder: Path, version: str) -> tuple[Root, str]:
-    """A root without a compiler, and the path of a Python in it.
+    """Return a root without a compiler, and the path of a Python in it.
 
     Raises:
         FreshRootError: neither this machine nor Debian has that Python.
@@ -118,7 +118,7 @@ def check(wheel: Path, scratch: Path) -> None:
     root, python = _with_python(scratch / version, version)
     root.user, root.directory = "newcomer", "/home/newcomer"
     shutil.copy(wheel, root.path(wheel.name))
-    # Without the package beside it: the demo has the installed one.
+    # Without the package beside it, so that the demo uses the installed one.
     shutil.copytree(REPOSITORY / "examples", root.path("examples"), ignore=shutil.ignore_patterns("__pycache__"))
     root.run(["mkdir", "work"])
     pip = ["venv/bin/python", "-m", "pip", "install", "--quiet", "--only-binary", ":all:"]
@@ -132,7 +132,7 @@ def check(wheel: Path, scratch: Path) -> None:
 
 
 def build(version: str, suite: str, scratch: Path) -> None:
-    """Make the wheel for a Python of a Debian release there, and copy it into dist/."""
+    """Make the wheel for a Debian release's Python there, and copy it to dist/."""
     packages = f"python{version} python{version}-venv python{version}-dev gcc libc6-dev make git"
     root = _debootstrap(scratch / suite, suite, packages)
     root.user, root.directory = "newcomer", "/home/newcomer"

@@ -1,4 +1,4 @@
-"""What may come in at ``send``: bytes in every shape they have in Python, and records of every size and time."""
+"""Possible arguments of ``send``: bytes of every type, and records of every size and time."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LATEST_TIMESTAMP = 2**63 - 1
 
 
 class Bytes(bytes):
-    """As bytes, but not the type that the quick way is for."""
+    """Equal to bytes, but not of the type of the fast path."""
 
 
 def _as_mapping(data: bytes) -> Buffer:
     if not data:
-        # A mapping has a byte at least.
+        # A mapping has at least one byte.
         return data
     mapping = mmap.mmap(-1, len(data))
     mapping[:] = data
@@ -41,7 +41,7 @@ SHAPES: list[Callable[[bytes], Buffer]] = [
     _as_mapping,
 ]
 
-# Around the sizes where a length takes a byte more, and where a slab ends.
+# Around the sizes at which a length takes one more byte, and at which a slab ends.
 _EDGES = [0, 63, 64, 127, 128, 1024, 2048, 4096, 8191, 8192, 16384, 65536]
 sizes = st.one_of(
     st.integers(0, 40),
@@ -64,7 +64,7 @@ headers = st.lists(st.tuples(st.text(max_size=70), st.none() | st.binary(max_siz
 
 
 class Sent(NamedTuple):
-    """A record as it was sent, all of it bytes."""
+    """A sent record, with all parts as bytes."""
 
     key: bytes | None
     value: bytes | None

@@ -1,4 +1,4 @@
-"""The compiled modules' sources, run uncompiled beside the compiled ones in one process."""
+"""Running the compiled modules' sources, uncompiled, beside the compiled ones in one process."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from aioproducer._build import SourceFinder
 
 @functools.cache
 def uncompiled(name: str) -> ModuleType:
-    """A module of the package, imported once more from its source, as is all that it imports of the package.
+    """Import a module of the package again from its source, together with all that it imports of the package.
 
-    It shares nothing with the package that the tests import: its classes are others, those of exceptions, too.
+    It shares nothing with the package that the tests import: its classes, including those of exceptions, are different.
     """
     others = {key: sys.modules.pop(key) for key in [*sys.modules] if _is_ours(key)}
     sys.meta_path.insert(0, SourceFinder)

@@ -1,7 +1,7 @@
 """Batches contain the appended records, encoded as the format specifies, in both builds.
 
-The judge of the bytes is ``encode_record``, run from its source; those of the batch are readers: this project's and, of
-clients that it did not write, aiokafka's and kafka-python's.
+``encode_record``, run from its source, checks the bytes. Readers check the batch: this project's, aiokafka's and
+kafka-python's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.fuzz.shapes import Sent
 from tests.fuzz.sources import uncompiled
 
 with warnings.catch_warnings():
-    # kafka-python reads its schemas in a way that the standard library has deprecated.
+    # kafka-python reads its schemas by a deprecated function of the standard library.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.record.memory_records import MemoryRecords as KafkaPythonRecords
 
@@ -44,9 +44,9 @@ batch_sizes = st.sampled_from([0, 1, 100, 1024, 1500, 16384, 131072]) | st.integ
 
 
 def _bench(batch_size: int, memory: int, *, arena: bool) -> Bench:
-    """An accumulator on the bench. Without an arena every slab is an object of its own, of the size asked for.
+    """An accumulator alone. Without an arena every slab is a separate object of the requested size.
 
-    AddressSanitizer sees the ends of those; of the arena, one mapping, it sees none within.
+    AddressSanitizer detects an overrun of such objects, but none inside the arena, which is one mapping.
     """
     bench = Bench(topics={"t": PARTITIONS}, batch_size=batch_size, memory=memory, linger=1000)
     if not arena:
@@ -56,7 +56,7 @@ def _bench(batch_size: int, memory: int, *, arena: bool) -> Bench:
 
 
 class Log:
-    """Takes what is ready, as brokers do, and compares it with what was sent, partition by partition."""
+    """Drains ready batches, as for brokers, and compares them with the sent records of each partition."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -70,7 +70,7 @@ class Log:
             self.deliveries.append((delivery, partition, record))
 
     def serve(self) -> None:
-        """Until nothing waits, neither in a batch nor in line."""
+        """Drain until no record waits in a batch or a queue."""
         self.bench.accumulator.ready.end_lingering(self.bench.now)
         while batches := self.bench.drain():
             for batch in batches:
@@ -121,7 +121,7 @@ class Log:
 
 
 def _spoil(buffer: Buffer | None) -> None:
-    """Overwrite what the caller kept: ``send`` has taken a copy."""
+    """Overwrite the caller's memory, which ``send`` has copied."""
     if buffer is not None:
         view = memoryview(buffer)
         if not view.readonly:
@@ -130,7 +130,7 @@ def _spoil(buffer: Buffer | None) -> None:
 
 
 @given(st.data(), batch_sizes, st.sampled_from([140_000, 1 << 20]), st.booleans())
-def test_batches_hold_what_was_appended(data: st.DataObject, batch_size: int, memory: int, arena: bool) -> None:
+def test_batches_contain_the_appended_records(data: st.DataObject, batch_size: int, memory: int, arena: bool) -> None:
     bench = _bench(batch_size, memory, arena=arena)
     log = Log(bench)
     for _ in range(data.draw(st.integers(1, 25), "records")):
@@ -138,7 +138,7 @@ def test_batches_hold_what_was_appended(data: st.DataObject, batch_size: int, me
         record = data.draw(shapes.records, "record")
         batch = bench.queue(partition=partition).open_batch
         if batch is not None and record.value is not None and data.draw(st.booleans(), "fitted"):
-            # Up to the end of the slab, or a few bytes over or under it.
+            # Up to the end of the slab, or a few bytes more or less.
             overhead = len(uncompiled("aioproducer.wire.record").encode_record(0, 0, record.key, b"", record.headers))
             room = batch.room_end - batch.position - overhead - data.draw(st.integers(-4, 24), "left")
             record = record._replace(value=bytes(max(room, 0)))
@@ -167,7 +167,7 @@ Append = Callable[[int, list[ProducerBatch]], int]
 
 
 def _append_columns(bench: Bench, log: Log, keys: Any, values: Any, sent: list[Sent], append: Append) -> None:
-    """Append columns as ``send_many`` does, the records that do not go the short way by themselves."""
+    """Append columns as ``send_many`` does, and records that cannot use the fast path one by one."""
     place = 0
     touched: list[ProducerBatch] = []
     while True:
@@ -211,7 +211,7 @@ def test_columns_are_appended_like_their_records_one_by_one(
 
 
 def _arrow(data: st.DataObject, rows: list[bytes | None]) -> Any:
-    """An Arrow column of the rows: of one of the types that hold bytes, a slice of a longer one, in chunks."""
+    """Return an Arrow column of the rows: of one of the types of bytes, sliced from a longer one, in chunks."""
     before, after = data.draw(st.lists(st.none() | st.binary(max_size=5), max_size=9), "before"), [None, b"after"]
     array = pyarrow.array([*before, *rows, *after], pyarrow.binary()).slice(len(before), len(rows))
     kind = data.draw(st.sampled_from(["binary", "large", "dictionary", "fixed"]), "kind")
@@ -269,7 +269,7 @@ class Accepting:
 
 
 class BenchSender(RecordSender):
-    """The hot path over an accumulator on the bench."""
+    """The hot path with an accumulator alone."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -283,7 +283,7 @@ class BenchSender(RecordSender):
 
 
 class Hostile:
-    """Answers every question by an exception."""
+    """Raises an exception from every method."""
 
     def __getattribute__(self, name: str) -> Any:
         raise ValueError(name)
@@ -296,7 +296,7 @@ class Hostile:
 
 
 class Liar(list[Any]):
-    """A list that says that it is longer than it is."""
+    """A list that reports a greater length than it has."""
 
     def __len__(self) -> int:
         return list.__len__(self) + 1000
@@ -308,7 +308,7 @@ def _released() -> memoryview:
     return view
 
 
-# Of a large value that a failing case would print.
+# Shortens a large value that a failing case would print.
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 
 anything: st.SearchStrategy[Any] = st.one_of(

@@ -19,7 +19,7 @@ positions = st.one_of(st.integers(-2, 80), st.sampled_from([2**31, 2**62, 2**63 
 
 
 def _outcome(function: Callable[[], Any]) -> Any:
-    """What comes of a call: a value, or the name and text of what it raises."""
+    """Return the result of a call: a value, or the name and text of its exception."""
     try:
         return function()
     except Exception as error:
@@ -27,7 +27,7 @@ def _outcome(function: Callable[[], Any]) -> Any:
 
 
 def _both(module: Any, call: Callable[[Any], Any]) -> Any:
-    """What comes of a call on a module, which is the same on its source."""
+    """Return the result of a call on a module, after comparing it with that on its source."""
     compiled = _outcome(lambda: call(module))
     assert _outcome(lambda: call(uncompiled(module.__name__))) == compiled
     return compiled
@@ -88,7 +88,7 @@ def test_both_builds_decode_any_bytes_alike(data: bytes, position: int) -> None:
 
 
 def _resealed(data: bytearray) -> bytes:
-    """With the checksum that its bytes have, so that readers look at what is behind it."""
+    """Return the batch with a valid checksum, so that readers parse the bytes after it."""
     if len(data) >= BATCH_HEADER_SIZE:
         data[17:21] = crc32c([bytes(data[21:])]).to_bytes(4, "big")
     return bytes(data)

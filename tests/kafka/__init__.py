@@ -1,6 +1,6 @@
-"""Brokers this project did not write, started by its tests and its bench.
+"""Brokers of other projects, started by the tests and the bench.
 
-``KafkaCluster`` runs Apache Kafka itself, from its Maven artifacts; ``MockCluster`` is librdkafka's mock cluster, which
-takes faults on command and needs no Java. ``verify`` holds what a producer said was stored against what a foreign
-consumer reads.
+``KafkaCluster`` runs Apache Kafka itself, from its Maven artifacts. ``MockCluster`` is librdkafka's mock cluster, which
+injects faults on request and needs no Java. ``verify`` compares a producer's outcomes with the records that another
+project's consumer reads.
 """

@@ -1,4 +1,4 @@
-"""What tests change in a cluster, through foreign admin clients."""
+"""Changes of a cluster by other projects' admin clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOT_SERVED_YET = (
     ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
     ck.KafkaError.LEADER_NOT_AVAILABLE,
     ck.KafkaError.OFFSET_NOT_AVAILABLE,
-    # The replica manager has not heard of the leader's epoch yet.
+    # The replica manager does not know the leader's epoch yet.
     ck.KafkaError.UNKNOWN_LEADER_EPOCH,
 )
 
@@ -47,7 +47,7 @@ def create_topic(
 
 
 def wait_for_leaders(bootstrap_servers: str, name: str, partitions: int) -> None:
-    """Until the broker at ``bootstrap_servers`` names a leader for each of the partitions."""
+    """Wait until the broker at ``bootstrap_servers`` names a leader for each of the partitions."""
     client = _client(bootstrap_servers)
 
     def known() -> bool:
@@ -126,7 +126,7 @@ def move_leader(bootstrap_servers: str, topic: str, partition: int, node_id: int
         _eventually(lambda: not client.list_partition_reassignments([chosen]), f"reassignment of {chosen}")
 
         def elected() -> bool:
-            # The node may not be in sync yet: then it is not elected and asked for again.
+            # The node may not be in sync yet. Then it is not elected, and the request is repeated.
             client.elect_leaders(ElectionType.PREFERRED, {topic: [partition]}, raise_errors=False)
             return leader(bootstrap_servers, topic, partition) == node_id
 
@@ -144,7 +144,7 @@ def set_producer_quota(bootstrap_servers: str, client_id: str, bytes_per_second:
     )
     client = kafka.KafkaAdminClient(bootstrap_servers=bootstrap_servers)
     try:
-        # kafka-python knows the message and has no public call for it.
+        # kafka-python has the message, but no public call for it.
         response = client._manager.run(client._manager.send, request)
         for answer in response.entries:
             if answer.error_code:

@@ -1,4 +1,4 @@
-"""TLS material for brokers and clients, as PEM files, from an authority made for one run."""
+"""TLS keys and certificates for brokers and clients, as PEM files, from an authority made for one run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 @dataclass(frozen=True)
 class Certificates:
-    """Paths of PEM files. The brokers' certificate is for ``localhost`` alone: 127.0.0.1 is a host name mismatch."""
+    """Paths of PEM files. The brokers' certificate is only for ``localhost``: 127.0.0.1 is a host name mismatch."""
 
     authority: Path
     broker: Path
@@ -54,6 +54,6 @@ def _chain(certificate: trustme.LeafCert) -> bytes:
 
 
 def _pkcs8(certificate: trustme.LeafCert) -> bytes:
-    """The private key in the one form that Kafka's PEM key stores take (KIP-651)."""
+    """Return the private key in the only form that Kafka's PEM key stores accept (KIP-651)."""
     key = load_pem_private_key(certificate.private_key_pem.bytes(), password=None)
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -1,7 +1,7 @@
-"""An archive of the classes that a broker loads (class data sharing, JEP 350), with which it starts in half the time.
+"""An archive of the classes that a broker loads (class data sharing, JEP 350), which halves its start time.
 
-Each pair of a Java and a folder of jars has an archive, in the cache beside the jars. A JVM ignores an archive that
-does not fit.
+Each pair of a Java and a folder of jars has an archive, in the cache beside the jars. A JVM ignores an archive of other
+jars.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tests.kafka import jars
 
 @functools.cache
 def options(folder: Path, record: Callable[[Path], None]) -> tuple[str, ...]:
-    """JVM options that share the classes of the jars in ``folder``.
+    """Return the JVM options that share the classes of the jars in ``folder``.
 
-    ``record`` runs a JVM that writes its classes to the path that it is given; it is called once on each machine. A JVM
-    that cannot write an archive leaves an empty file, and then there are no options.
+    ``record`` runs a JVM that writes its classes to the given path; it is called once on each machine. A JVM that
+    cannot write an archive leaves an empty file; then no options are returned.
     """
     java = Path(jars.java()).resolve()
     key = hashlib.sha256(f"{java} {java.stat().st_mtime_ns} {folder.resolve()}".encode()).hexdigest()[:16]

@@ -32,11 +32,11 @@ _LOGGING = {
     "org.slf4j.simpleLogger.showDateTime": "true",
     "org.slf4j.simpleLogger.dateTimeFormat": "HH:mm:ss.SSS",
 }
-# kafka-server 4.x brings log4j's API without a configuration of its own.
+# kafka-server 4.x contains log4j's API without a configuration.
 _LOGGING_OPTIONS = tuple(f"-D{key}={value}" for key, value in _LOGGING.items())
 
-# Tests write timestamps of any year, which the default retention takes for old at its next look, every five minutes:
-# some of what a test wrote would be gone, in one run of many.
+# Tests write timestamps of any year. The default retention would delete such records, every five minutes: a test would
+# rarely lose some of its records.
 KEEP_RECORDS = {"log.retention.ms": "-1"}
 
 _DEFAULTS = {
@@ -65,7 +65,7 @@ _TLS_LISTENERS = {"SSL": "SSL", "MUTUAL": "SSL"}
 
 
 class ClusterError(Exception):
-    """A broker did not do what a test asked of it; the text ends with the broker's log."""
+    """A broker did not carry out a test's operation; the text ends with the broker's log."""
 
 
 class Node:
@@ -89,10 +89,10 @@ class Node:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that no outgoing connection is given: one might take a port while its broker is down.
+    """Return free ports outside the range of outgoing connections, which could take a port while its broker is down.
 
-    Nor does another process of pytest-xdist choose them meanwhile: each has a range of its own, and a process of
-    no pytest-xdist has the last. AIOPRODUCER_PORT_RANGE is the first process's range where two pytest-xdist run.
+    Each process of pytest-xdist has a separate range, and a process without pytest-xdist has the last one.
+    AIOPRODUCER_PORT_RANGE is the range of the first process, if two runs of pytest-xdist share a machine.
     """
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     first = int(os.environ.get("AIOPRODUCER_PORT_RANGE", "0"))
@@ -102,7 +102,7 @@ def free_ports(count: int) -> list[int]:
         while len(found) < count:
             candidate = random.randrange(10_000 + 2_750 * process, 12_750 + 2_750 * process)
             if candidate in found:
-                # Of sockets that do not listen yet Linux binds two to one port, with the option below.
+                # With the option below, Linux binds two sockets to one port if they do not listen yet.
                 continue
             listening = held.enter_context(socket.socket())
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -120,11 +120,11 @@ class KafkaCluster(Startable):
     """A cluster of ``nodes`` Apache Kafka brokers; a context manager.
 
     ``properties`` are set on every broker, over the defaults here; ``{node}`` in a value is its id. With ``tls`` each
-    broker also has a TLS listener and one that wants the client's certificate, see ``tls_bootstrap_servers``.
+    broker also has a TLS listener and one that requires the client's certificate, see ``tls_bootstrap_servers``.
     ``listeners`` are further ones: names and their security protocols; see ``listener_bootstrap_servers``. ``features``
     are levels to format with, such as ``{"transaction.version": 1}``; the others have the newest.
 
-    Raises ``jars.HarnessUnavailableError`` from ``start`` where Java or the jars are missing.
+    ``start`` raises ``jars.HarnessUnavailableError`` if Java or the jars are missing.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class KafkaCluster(Startable):
     def start(self) -> Self:
         """Format and start every node, and wait until all of them are in the metadata."""
         classpath = f"{jars.resolve(jars.BROKER[self.version])}/*"
-        # Kafka's identifiers are unpadded base64; as Kafka does, none that a command line takes for an option.
+        # Kafka's identifiers are unpadded base64. As in Kafka, none begins like an option of a command line.
         cluster_id = "A" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         formatting: list[tuple[Node, Process]] = []
         for node in self.nodes.values():
@@ -186,7 +186,7 @@ class KafkaCluster(Startable):
         return self
 
     def stop(self) -> None:
-        """Kill what runs and remove the data; the folder is kept if the cluster did not come up or its block raised."""
+        """Kill running nodes and remove the data; keep the folder if the cluster did not start or its block raised."""
         for node in self.nodes.values():
             if node.process is not None:
                 node.process.kill()
@@ -194,14 +194,14 @@ class KafkaCluster(Startable):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill(self, node_id: int) -> None:
-        """SIGKILL, as a machine that fails: nothing is flushed or handed over."""
+        """Send SIGKILL, as if the machine failed: nothing is flushed, and leadership is not moved before."""
         process = self.nodes[node_id].process
         if process is None:
             raise ClusterError(f"node {node_id} was never started")
         process.kill()
 
     def restart(self, node_id: int, *, timeout: float = 60) -> None:
-        """Start a killed node again with the data it had, and wait until it is back in the metadata."""
+        """Start a killed node again with its data, and wait until it is in the metadata."""
         node = self.nodes[node_id]
         if node.running:
             raise ClusterError(f"node {node_id} runs already")
@@ -209,7 +209,7 @@ class KafkaCluster(Startable):
         self.wait_ready(timeout)
 
     def wait_ready(self, timeout: float = 60) -> None:
-        """Until every running node lists every running node as a broker."""
+        """Wait until every running node lists every running node as a broker."""
         deadline = time.monotonic() + timeout
         expected = {node.id for node in self.nodes.values() if node.running}
         for node in self.nodes.values():
@@ -217,8 +217,8 @@ class KafkaCluster(Startable):
                 continue
             while True:
                 self._check_running(node)
-                # A new client each time: once in a hundred times one that had first met a broker that came back from
-                # SIGSTOP found no connection in a minute, while all threads of that broker were idle.
+                # A new client each time: one in a hundred clients that had first connected to a broker just continued
+                # after SIGSTOP made no connection for a minute, while all threads of that broker were idle.
                 client = AdminClient({"bootstrap.servers": self._address(node, "PLAINTEXT"), "log_level": 0})
                 try:
                     listed = set(client.list_topics(timeout=1).brokers)
@@ -243,7 +243,7 @@ class KafkaCluster(Startable):
         return Process([jars.java(), *options, "-cp", classpath, main, *arguments], node.server_log)
 
     def _sharing(self) -> tuple[str, ...]:
-        """Class sharing options for the version that most tests start, with the JVM options of tests."""
+        """Return class sharing options for the version that most tests start, with the JVM options of tests."""
         if self.version != jars.NEWEST or self._jvm_options[: len(QUICK_JVM)] != QUICK_JVM:
             return ()
         return class_archive.options(jars.resolve(jars.BROKER[self.version]), _record_classes)
@@ -292,44 +292,44 @@ class KafkaCluster(Startable):
     # Addresses and logs
 
     def _address(self, node: Node, listener: str) -> str:
-        # The certificate is for localhost alone.
+        # The certificate is only for localhost.
         host = "localhost" if self._protocols[listener].endswith("SSL") else "127.0.0.1"
         return f"{host}:{node.port[listener]}"
 
     def listener_bootstrap_servers(self, listener: str) -> str:
-        """The listeners of this name."""
+        """Return the addresses of the listeners with this name."""
         return ",".join(self._address(node, listener) for node in self.nodes.values())
 
     @property
     def bootstrap_servers(self) -> str:
-        """The plaintext listeners."""
+        """The addresses of the plaintext listeners."""
         return self.listener_bootstrap_servers("PLAINTEXT")
 
     @property
     def tls_bootstrap_servers(self) -> str:
-        """The listeners that speak TLS and ask for no client certificate."""
+        """The addresses of the TLS listeners that require no client certificate."""
         return self.listener_bootstrap_servers("SSL")
 
     @property
     def mutual_tls_bootstrap_servers(self) -> str:
-        """The listeners that speak TLS with a certificate on both sides."""
+        """The addresses of the TLS listeners that require a client certificate."""
         return self.listener_bootstrap_servers("MUTUAL")
 
     def server_log(self, node_id: int, characters: int = 3000) -> str:
-        """The end of a node's log."""
+        """Return the end of a node's log."""
         log = self.nodes[node_id].server_log
         return log.read_text(errors="replace")[-characters:] if log.exists() else "(no log)"
 
     def _log_with_threads(self, node: Node) -> str:
-        """The end of the log, and what each thread of the JVM is at: it says where one that hangs does."""
+        """Return the end of the log, with the stack of each thread of the JVM, to show where it hangs."""
         log = self.server_log(node.id)
         if node.process is not None:
             node.process.send_signal(signal.SIGQUIT)
-            # It writes them when it comes to it, if at all.
+            # A hanging JVM may write them late or never.
             time.sleep(2)
         return f"{log}\n{self.server_log(node.id, 60_000)}"
 
-    # What tests do with it
+    # Operations
 
     def create_topic(
         self,
@@ -338,7 +338,7 @@ class KafkaCluster(Startable):
         replication_factor: int | None = None,
         config: Mapping[str, str] | None = None,
     ) -> str:
-        """Create a topic; return its name when all running brokers know the leaders and the leaders serve it."""
+        """Create a topic; return its name once all running brokers know the leaders and the leaders serve it."""
         replicas = min(3, len(self.nodes)) if replication_factor is None else replication_factor
         try:
             admin.create_topic(self.bootstrap_servers, name, partitions, replicas, config or {})
@@ -355,19 +355,19 @@ class KafkaCluster(Startable):
                 admin.wait_for_leaders(self._address(node, "PLAINTEXT"), name, partitions)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and wait until the brokers have forgotten it."""
+        """Delete a topic and wait until the brokers no longer list it."""
         admin.delete_topic(self.bootstrap_servers, name)
 
     def leader(self, topic: str, partition: int) -> int:
-        """The broker that leads the partition now, -1 for none."""
+        """Return the broker that leads the partition now, -1 for none."""
         return admin.leader(self.bootstrap_servers, topic, partition)
 
     def in_sync_replicas(self, topic: str, partition: int) -> list[int]:
-        """The brokers in sync now."""
+        """Return the brokers in sync now."""
         return admin.in_sync_replicas(self.bootstrap_servers, topic, partition)
 
     def wait_in_sync(self, topic: str, timeout: float = 60) -> None:
-        """Until every replica of every partition is in sync again."""
+        """Wait until every replica of every partition is in sync again."""
         admin.wait_in_sync(self.bootstrap_servers, topic, timeout)
 
     def move_leader(self, topic: str, partition: int, node_id: int) -> None:
@@ -375,25 +375,25 @@ class KafkaCluster(Startable):
         admin.move_leader(self.bootstrap_servers, topic, partition, node_id)
 
     def set_producer_quota(self, client_id: str, bytes_per_second: float | None) -> None:
-        """Limit what a client id may produce, ``None`` for no limit any more (KIP-546)."""
+        """Limit the produce rate of a client id; ``None`` removes the limit (KIP-546)."""
         admin.set_producer_quota(self.bootstrap_servers, client_id, bytes_per_second)
 
     def read_back(
         self, topic: str, *, at_least: int = 0, committed: bool = False, timeout: float = 60
     ) -> dict[int, list[consuming.StoredRecord]]:
-        """Every record, or every committed one, of every partition, as confluent-kafka reads it."""
+        """Return every record, or every committed one, of every partition, as confluent-kafka reads it."""
         return consuming.read_back(
             self.bootstrap_servers, topic, at_least=at_least, committed=committed, timeout=timeout
         )
 
     def dump_log(self, topic: str, partition: int) -> list[dump.StoredBatch]:
-        """The batches in the leader's log, as Kafka's own DumpLogSegments sees them."""
+        """Return the batches in the leader's log, as Kafka's DumpLogSegments reads them."""
         node = self.nodes[self.leader(topic, partition)]
         return dump.dump_log(node.log_dir / f"{topic}-{partition}")
 
 
 class _RecordedCluster(KafkaCluster):
-    """A broker that writes the classes it has loaded to ``archive`` when it ends."""
+    """Run a broker that writes its loaded classes to ``archive`` when it ends."""
 
     def __init__(self, archive: Path) -> None:
         super().__init__()
@@ -407,7 +407,7 @@ def _record_classes(archive: Path) -> None:
     with _RecordedCluster(archive) as cluster:
         process = cluster.nodes[1].process
         assert process is not None
-        # Formatting has left one of its own classes.
+        # Formatting has left an archive of its own classes.
         archive.unlink(missing_ok=True)
         process.send_signal(signal.SIGTERM)
         process.wait(60)

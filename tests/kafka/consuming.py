@@ -1,4 +1,4 @@
-"""What is stored in a topic, read by a consumer that this project did not write."""
+"""Reading a topic's stored records by another project's consumer."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class StoredRecord(NamedTuple):
 def read_back(
     bootstrap_servers: str, topic: str, *, at_least: int = 0, committed: bool = False, timeout: float = 60
 ) -> dict[int, list[StoredRecord]]:
-    """Partition -> its records from the first to the high watermark of now, with ``committed`` only those.
+    """Return, for each partition, its records from the first to the current high watermark.
 
-    With ``committed`` without those: it waits until no transaction is open below the high watermark.
+    With ``committed``, return only committed ones, and wait until no transaction is open below the high watermark.
 
-    Below the high watermark are the records that every in-sync replica has: with acks=0 and 1 they may come to be so
-    after the producer was done. ``at_least`` waits for that many, for ten seconds at most.
+    Every in-sync replica has the records below the high watermark. With acks=0 or 1 this may happen after the producer
+    has finished. ``at_least`` waits for that many records, at most ten seconds.
 
-    Raises ``TimeoutError`` when not everything could be read in time, ``KafkaException`` for what the broker refuses.
+    Raises ``TimeoutError`` if not everything could be read in time, and ``KafkaException`` for errors of the broker.
     """
     topics = read_back_topics(bootstrap_servers, [topic], at_least=at_least, committed=committed, timeout=timeout)
     return topics[topic]
@@ -44,7 +44,7 @@ def read_back_topics(
     committed: bool = False,
     timeout: float = 60,
 ) -> dict[str, dict[int, list[StoredRecord]]]:
-    """As ``read_back``, for several topics by one consumer."""
+    """Read several topics by one consumer, as ``read_back``."""
     deadline = time.monotonic() + timeout
     consumer = Consumer(
         {
@@ -81,7 +81,7 @@ def read_back_topics(
                     KafkaError._ALL_BROKERS_DOWN,
                 ):
                     raise KafkaException(error)
-            # By position, not by records seen: control batches and gaps have offsets without records.
+            # By position, not by the number of records: control batches and gaps have offsets without records.
             for position in consumer.position([TopicPartition(topic, number) for topic, number in ends]):
                 if position.offset >= ends[position.topic, position.partition]:
                     del ends[position.topic, position.partition]
@@ -100,7 +100,7 @@ def _partitions(consumer: Consumer, topic: str, timeout: float) -> dict[int, lis
 def _high_watermarks(
     consumer: Consumer, topics: Mapping[str, Mapping[int, object]], timeout: float
 ) -> dict[tuple[str, int], int]:
-    """Those of the partitions that have records."""
+    """Return the partitions that have records."""
     ends: dict[tuple[str, int], int] = {}
     for topic, partitions in topics.items():
         for number in partitions:

@@ -1,4 +1,4 @@
-"""Kafka's own DumpLogSegments as a judge of the batches that a producer wrote."""
+"""Checking the batches that a producer wrote by Kafka's DumpLogSegments."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StoredBatch:
 
 
 def dump_log(folder: Path) -> list[StoredBatch]:
-    """The batches of every segment in ``folder``, a partition's directory, oldest first."""
+    """Return the batches of every segment in ``folder``, a partition's directory, oldest first."""
     segments = sorted(folder.glob("*.log"))
     if not segments:
         raise FileNotFoundError(f"no segment in {folder}")
@@ -66,7 +66,7 @@ def _parse(line: str) -> StoredBatch:
 
 
 def check_batches(batches: list[StoredBatch]) -> None:
-    """Every batch is valid, and offsets and the sequences of each producer id and epoch tile without gap or overlap."""
+    """Check that batches are valid, and that offsets and each producer's sequences have neither gaps nor overlaps."""
     next_offset = 0
     next_sequence: dict[tuple[int, int], int] = {}
     for batch in batches:

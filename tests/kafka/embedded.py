@@ -1,4 +1,4 @@
-"""The embedded broker in a process of its own: for blocking clients, and to be killed."""
+"""The embedded broker in its own process, for blocking clients and for tests that kill it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROOT = Path(__file__).parents[2]
 class EmbeddedProcess(Startable):
     """An embedded cluster of ``nodes`` nodes in one process, at ports that stay the same; a context manager.
 
-    On disk where ``on_disk`` says so, under ``data``: what it had is there again after ``kill`` and ``start``.
+    With ``on_disk`` its logs are under ``data``, and survive ``kill`` and ``start``.
     """
 
     def __init__(
@@ -79,28 +79,28 @@ class EmbeddedProcess(Startable):
 
     @property
     def output(self) -> str:
-        """All that the process and those before it have written."""
+        """Return all output of this process and earlier ones."""
         return self._output(0)
 
     def kill(self) -> None:
-        """SIGKILL: nothing is flushed or said."""
+        """Send SIGKILL: nothing is flushed or sent."""
         assert self._process is not None
         self._process.kill()
 
     def terminate(self, timeout: float = 30) -> int:
-        """SIGTERM, and the exit code."""
+        """Send SIGTERM, and return the exit code."""
         assert self._process is not None
         os.kill(int(re.findall(r"^process (\d+)$", self.output, re.MULTILINE)[-1]), signal.SIGTERM)
         return self._process.wait(timeout)
 
     def stop(self) -> None:
-        """Kill what runs and remove the data; the folder is kept if the block raised."""
+        """Kill the process and remove the data; the folder is kept if the block raised."""
         if self._process is not None:
             self._process.kill()
         if not self.failed:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    # What tests do with it
+    # Operations
 
     def create_topic(
         self,
@@ -118,10 +118,10 @@ class EmbeddedProcess(Startable):
     def read_back(
         self, topic: str, *, at_least: int = 0, committed: bool = False
     ) -> dict[int, list[consuming.StoredRecord]]:
-        """Every record of every partition, up to its high watermark, as confluent-kafka reads it.
+        """Return every record of every partition, up to its high watermark, as confluent-kafka reads it.
 
-        With ``committed`` those of committed transactions alone.
-        Just after a restart the high watermark may not be known yet: then it is waited for.
+        With ``committed``, return only records of committed transactions. If the high watermark is unknown just after
+        a restart, wait for it.
         """
         deadline = time.monotonic() + 30
         while True:
@@ -133,10 +133,10 @@ class EmbeddedProcess(Startable):
                 time.sleep(0.02)
 
     def log_folders(self, topic: str, partition: int) -> list[Path]:
-        """The folders with the partition's segments, one for each replica."""
+        """Return the folders with the partition's segments, one for each replica."""
         assert self.data is not None, "it keeps its logs in memory"
         return sorted(folder for folder in self.data.rglob(f"{topic}-{partition}") if folder.is_dir())
 
     def dump_log(self, topic: str, partition: int) -> list[dump.StoredBatch]:
-        """The batches of the first replica, as Kafka's own DumpLogSegments sees them."""
+        """Return the batches of the first replica, as Kafka's DumpLogSegments reads them."""
         return dump.dump_log(self.log_folders(topic, partition)[0])

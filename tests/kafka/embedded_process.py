@@ -1,8 +1,8 @@
-"""An embedded cluster in a process of its own.
+"""An embedded cluster in its own process.
 
     python tests/kafka/embedded_process.py --data FOLDER --ports 19092 19093 --property min.insync.replicas=2
 
-Prints ``process PID`` and ``ready HOST:PORT,...`` when every node listens, and ends gracefully on SIGTERM and SIGINT.
+Prints ``process PID`` and ``ready HOST:PORT,...`` once every node listens, and ends gracefully on SIGTERM and SIGINT.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Programs in Go, built once for what is in their folder."""
+"""Programs in Go, built once for each state of their folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.kafka.jars import HarnessUnavailableError, cache
 
-# Where Go's own instructions put it, which login shells alone have on their PATH.
+# The folder of Go's installation instructions, which only login shells have on their PATH.
 _USUAL = (Path("/usr/local/go/bin"), Path.home() / "go" / "bin", Path("/usr/lib/go/bin"), Path("/opt/homebrew/bin"))
 
 
@@ -23,10 +23,10 @@ def _go() -> str:
 
 
 def program(source: Path, name: str) -> Path:
-    """The compiled program of the module in the folder ``source``; ``name`` is that of its file in the cache.
+    """Return the compiled program of the module in the folder ``source``; ``name`` is its file's name in the cache.
 
     Raises:
-        HarnessUnavailableError: there is no Go, or its modules cannot be had.
+        HarnessUnavailableError: Go is not installed, or its modules cannot be downloaded.
     """
     digest = hashlib.sha256()
     for path in sorted(source.iterdir()):

@@ -1,4 +1,4 @@
-"""The embedded broker behind the faces of ``KafkaCluster`` and ``MockCluster``: the same scenarios run on all three."""
+"""The embedded broker with the interfaces of ``KafkaCluster`` and ``MockCluster``, to run the same scenarios on all."""
 
 from __future__ import annotations
 
@@ -96,17 +96,17 @@ class InProcessCluster:
         )
 
     def dump_log(self, topic: str, partition: int) -> list[dump.StoredBatch]:
-        """The batches in the leader's log, as Kafka's own DumpLogSegments sees them."""
+        """Return the batches in the leader's log, as Kafka's DumpLogSegments reads them."""
         (folder,) = self.folder.glob(f"*{self.leader(topic, partition)}/{topic}-{partition}")
         return dump.dump_log(folder)
 
-    # As librdkafka's mock is told
+    # Faults, as for librdkafka's mock
 
     def set_leader(self, topic: str, partition: int, broker_id: int) -> None:
         self.move_leader(topic, partition, broker_id)
 
     def push_errors(self, api_key: int, codes: Sequence[int]) -> None:
-        """The next requests of that API fail with these codes, one each; nothing of them is stored."""
+        """Let the next requests of that API fail with these codes, one each; nothing of them is stored."""
         for code in codes:
             if code == DISCONNECT:
                 self.embedded.disconnect(_NAMES[api_key], "before")
@@ -114,7 +114,7 @@ class InProcessCluster:
                 self.embedded.fail(_NAMES[api_key], code)
 
     def set_round_trip(self, milliseconds: int, broker_id: int = -1) -> None:
-        """Each Produce request waits that long from now on."""
+        """Delay each Produce request from now on."""
         self.embedded.clear_faults()
         if milliseconds:
             self.embedded.delay("Produce", milliseconds, times=None)

@@ -1,4 +1,4 @@
-"""Where Apache Kafka's jars come from: Maven, once, into a cache folder.
+"""Apache Kafka's jars, downloaded once by Maven into a cache folder.
 
 ``AIOPRODUCER_KAFKA_JARS`` names a folder with the jars of the newest broker and replaces the download of that one;
 ``AIOPRODUCER_TEST_CACHE`` replaces ``~/.cache/aioproducer-tests``.
@@ -19,20 +19,20 @@ OLD = "3.3.2"
 BROKER = {NEWEST: "kafka-4.4.0", OLD: "kafka-3.3.2"}
 TOOLS = "kafka-tools-4.3.1"
 
-# C1 alone and the serial collector: a Java program of seconds takes a third less CPU time.
+# Only C1 and the serial collector: a Java program of seconds takes a third less CPU time.
 SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 _POMS = Path(__file__).parent / "poms"
 _PAUSES = (5, 20, 60, 0)
-"""Seconds between attempts to fetch: a repository that answers slowly, or not at once, fails nothing."""
+"""Seconds between attempts to download, so that a temporarily slow repository fails no test."""
 
 
 class HarnessUnavailableError(Exception):
-    """The machine lacks something that the harness needs; the text says how to get it."""
+    """The machine lacks a requirement of the harness; the text says how to install it."""
 
 
 def java() -> str:
-    """The path of the Java runtime (17 or newer)."""
+    """Return the path of the Java runtime (17 or newer)."""
     home = os.environ.get("JAVA_HOME")
     candidate = Path(home) / "bin" / "java" if home else None
     if candidate is not None and candidate.is_file():
@@ -58,13 +58,13 @@ def _maven() -> str:
 
 
 def cache() -> Path:
-    """The folder under which each set of jars has a folder of its own."""
+    """Return the folder that has a folder for each set of jars."""
     configured = os.environ.get("AIOPRODUCER_TEST_CACHE")
     return Path(configured) if configured else Path.home() / ".cache" / "aioproducer-tests"
 
 
 def resolve(name: str) -> Path:
-    """The folder that holds the jars of ``poms/<name>.xml``, filled by Maven if it is not there yet."""
+    """Return the folder with the jars of ``poms/<name>.xml``, filled by Maven on first use."""
     override = os.environ.get("AIOPRODUCER_KAFKA_JARS")
     if override and name == BROKER[NEWEST]:
         folder = Path(override)
@@ -83,9 +83,9 @@ def resolve(name: str) -> Path:
 
 
 def _download(name: str, folder: Path) -> None:
-    """Let Maven copy the jars beside ``folder`` and rename: a half-filled folder is never taken for a whole one."""
+    """Let Maven copy the jars beside ``folder``, then rename, so that an incomplete folder is never used."""
     partial = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=folder.parent))
-    # -U: what was not found once is asked for again.
+    # -U: request artifacts again that were not found before.
     command = [_maven(), "-q", "-B", "-U", "-f", str(_POMS / f"{name}.xml"), "dependency:copy-dependencies"]
     command.append(f"-DoutputDirectory={partial}")
     try:

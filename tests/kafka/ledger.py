@@ -1,4 +1,4 @@
-"""What a producer was given and what it said of each record, held against what a cluster has stored."""
+"""Comparing a producer's records and their outcomes with the records stored in a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.kafka.consuming import StoredRecord
 
 
 class Metadata(Protocol):
-    """The part of a client's record metadata that is checked."""
+    """The checked part of a client's record metadata."""
 
     @property
     def partition(self) -> int: ...
@@ -20,14 +20,14 @@ class Metadata(Protocol):
 
 
 class Place(NamedTuple):
-    """Where a record was acknowledged."""
+    """The partition and offset of an acknowledged record."""
 
     partition: int
     offset: int | None
 
 
 class Ledger:
-    """The records of one producer and topic, their values told apart by a sequence number in the order of sending."""
+    """The records of one producer and topic; each value has a sequence number in the order of sending."""
 
     def __init__(self, sender: str = "sender") -> None:
         self.sender = sender
@@ -36,18 +36,18 @@ class Ledger:
         self.failed: dict[bytes, BaseException] = {}
 
     def next_value(self, size: int = 0) -> bytes:
-        """A value that no other call gives, padded to ``size`` bytes."""
+        """Return a unique value, padded to ``size`` bytes."""
         value = b"%s:%09d:" % (self.sender.encode(), self.sent)
         self.sent += 1
         return value.ljust(size, b"x")
 
     def ack(self, value: bytes, metadata: Metadata) -> None:
-        """The producer says that the record is stored."""
+        """Record that the producer has reported the record as stored."""
         self._settle(value)
         self.acked[value] = Place(metadata.partition, metadata.offset)
 
     def fail(self, value: bytes, error: BaseException) -> None:
-        """The producer says that it does not know the record to be stored."""
+        """Record that the producer has reported the record as failed."""
         self._settle(value)
         self.failed[value] = error
 
@@ -57,12 +57,12 @@ class Ledger:
 
     @property
     def unsettled(self) -> int:
-        """How many records have no outcome."""
+        """Return the number of records without an outcome."""
         return self.sent - len(self.acked) - len(self.failed)
 
 
 class Verdict(NamedTuple):
-    """How many records were acknowledged, stored, and stored without having been acknowledged."""
+    """Numbers of records that were acknowledged, stored, and stored without an acknowledgement."""
 
     acked: int
     stored: int
@@ -76,12 +76,11 @@ def verify(
     exactly_once: bool = True,
     in_order: bool = True,
 ) -> Verdict:
-    """Raise ``AssertionError`` unless what is stored agrees with what the producers said.
+    """Raise ``AssertionError`` unless the stored records agree with the producers' outcomes.
 
-    Every acknowledged record is there, in the partition and at the offset of its metadata; nothing is there that was
-    not sent, and with ``exactly_once`` nothing twice, acknowledged or not. With ``in_order`` the records of one sender
-    stand in each partition in the order in which they were sent (of those stored twice the first counts). A record that
-    failed may be there or not.
+    Every acknowledged record is stored, in the partition and at the offset of its metadata. Only sent records are
+    stored, and with ``exactly_once`` none twice, acknowledged or not. With ``in_order``, each partition has the records
+    of one sender in the order of sending (of duplicates the first counts). A failed record may be stored or not.
     """
     known = {ledger.sender: ledger for ledger in ([ledgers] if isinstance(ledgers, Ledger) else ledgers)}
     for ledger in known.values():

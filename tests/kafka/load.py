@@ -1,4 +1,4 @@
-"""Records sent through the producer under test and written down in a ledger."""
+"""Sending records through the producer under test, and recording them in a ledger."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Load:
-    """Sends to partitions in turn, as fast as ``drain`` allows, and settles the ledger."""
+    """Sends to partitions in rotation, as fast as ``drain`` allows, and records the outcomes in the ledger."""
 
     def __init__(
         self, producer: Producer, topic: str, partitions: int = 1, *, size: int = 0, sender: str = "s"
@@ -30,7 +30,7 @@ class Load:
         self._pending: list[tuple[bytes, Delivery]] = []
 
     def send_one(self) -> Delivery:
-        """One more record, to the next partition in turn."""
+        """Send one record to the next partition in rotation."""
         partition = self.ledger.sent % self._partitions
         value = self.ledger.next_value(self._size)
         delivery = self._producer.send(self._topic, value, partition=partition)
@@ -38,13 +38,13 @@ class Load:
         return delivery
 
     async def send(self, count: int) -> None:
-        """``count`` more records."""
+        """Send ``count`` records."""
         for _ in range(count):
             self.send_one()
             await self._producer.drain()
 
     async def settle(self) -> Ledger:
-        """Flush, and write down what became of each record."""
+        """Flush, and record the outcome of each record."""
         await self._producer.flush()
         pending, self._pending = self._pending, []
         for value, delivery in pending:
@@ -56,7 +56,7 @@ class Load:
 
     @asynccontextmanager
     async def running(self, burst: int = 20, pause: float = 0.005) -> AsyncIterator[None]:
-        """Send ``burst`` records every ``pause`` seconds during the block, then settle."""
+        """Send ``burst`` records every ``pause`` seconds during the block, then flush and record the outcomes."""
         stopping = asyncio.Event()
 
         async def keep_sending() -> None:
@@ -77,7 +77,7 @@ class Load:
         await self.settle()
 
     async def more(self, count: int, timeout: float = 60) -> None:
-        """While ``running``: until ``count`` further records were sent and the last of them was acknowledged."""
+        """While ``running``, wait until ``count`` further records were sent and the last of them was acknowledged."""
         async with asyncio.timeout(timeout):
             target = self.ledger.sent + count
             while self.ledger.sent < target:

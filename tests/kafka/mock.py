@@ -1,9 +1,9 @@
 """librdkafka's mock cluster, taken from the shared object inside confluent-kafka's wheel.
 
-It listens on real ports and takes faults on command: errors for the next requests of an API, delays, brokers down,
-leaders elsewhere, fewer API versions. It keeps about the newest 5 MiB of a partition in memory and does not look at
-sequence numbers: it stores a batch twice that comes twice, and takes one that follows a refused one. What is lost shows
-there; whether records are in order and there once only shows where no batch was refused or sent again.
+It listens on real ports and injects faults on request: errors for the next requests of an API, delays, stopped brokers,
+moved leaders, fewer API versions. It keeps about the newest 5 MiB of a partition in memory and ignores sequence
+numbers: it stores a repeated batch twice, and accepts one after a refused one. So it shows lost records, but order and
+duplicates only if no batch was refused or sent again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.kafka.jars import HarnessUnavailableError
 # Protocol request keys that faults are pushed for.
 PRODUCE, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 3, 18, 22
 
-# librdkafka's own code for "close the connection instead of an answer".
+# librdkafka's code for closing the connection instead of answering.
 DISCONNECT = -195
 
 _PRODUCER = 0
@@ -57,7 +57,7 @@ _SIGNATURES = {
 
 
 def _library() -> ctypes.CDLL:
-    """The very library that confluent-kafka has loaded, with types for the functions used here."""
+    """Return the library that confluent-kafka has loaded, with types for the functions used here."""
     package = Path(confluent_kafka.__file__).parent
     bundled = [
         *package.parent.glob("confluent_kafka.libs/librdkafka-*"),
@@ -123,14 +123,14 @@ class MockCluster:
         return name
 
     def set_topic_error(self, name: str, code: int) -> None:
-        """Metadata answers name the topic with this error code from now on, 0 for none any more."""
+        """Let Metadata responses have this error code for the topic from now on; 0 removes it."""
         self._library.rd_kafka_mock_topic_set_error(self._cluster, name.encode(), code)
 
     def set_leader(self, topic: str, partition: int, broker_id: int) -> None:
-        """Another leader, one of the brokers.
+        """Make another broker the leader.
 
-        Raises ``ValueError`` for -1, no leader: librdkafka offers it, but its mock crashes the process at the next
-        Produce request, whoever sends it.
+        Raises ``ValueError`` for -1, no leader: librdkafka accepts it, but its mock crashes the process at the next
+        Produce request of any client.
         """
         if broker_id < 0:
             raise ValueError("librdkafka's mock crashes when records come for a partition without a leader")
@@ -139,33 +139,33 @@ class MockCluster:
         )
 
     def push_errors(self, api_key: int, codes: Sequence[int]) -> None:
-        """The next requests of that API fail with these codes, one each; nothing of them is stored."""
+        """Let the next requests of that API fail with these codes, one each; nothing of them is stored."""
         array = (c_int * len(codes))(*codes)
         self._library.rd_kafka_mock_push_request_errors_array(self._cluster, api_key, len(codes), array)
 
     def clear_errors(self, api_key: int) -> None:
-        """Forget the errors that were pushed and not used."""
+        """Remove pushed errors that were not used."""
         self._library.rd_kafka_mock_clear_request_errors(self._cluster, api_key)
 
     def set_down(self, broker_id: int = -1) -> None:
-        """Drop the broker's connections and take no new ones; -1 for all brokers. Leaders stay what they are."""
+        """Drop the broker's connections and accept no new ones; -1 for all brokers. Leaders stay the same."""
         self._check(self._library.rd_kafka_mock_broker_set_down(self._cluster, broker_id))
 
     def set_up(self, broker_id: int = -1) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         self._check(self._library.rd_kafka_mock_broker_set_up(self._cluster, broker_id))
 
     def set_round_trip(self, milliseconds: int, broker_id: int = -1) -> None:
-        """Delay every answer."""
+        """Delay every response."""
         self._check(self._library.rd_kafka_mock_broker_set_rtt(self._cluster, broker_id, milliseconds))
 
     def limit_versions(self, limits: Mapping[int, int]) -> None:
-        """API key -> the newest version that the brokers advertise and serve from now on."""
+        """Set the newest version of each API key that the brokers advertise and serve from now on."""
         for api_key, maximum in limits.items():
             self._check(self._library.rd_kafka_mock_set_apiversion(self._cluster, api_key, 0, maximum))
 
     def requests(self) -> Counter[tuple[int, int]]:
-        """How many requests came in since ``clear_requests``, by broker id and API key."""
+        """Return the numbers of requests since ``clear_requests``, by broker id and API key."""
         count = c_size_t()
         array = self._library.rd_kafka_mock_get_requests(self._cluster, byref(count))
         try:
@@ -177,11 +177,11 @@ class MockCluster:
             self._library.rd_kafka_mock_request_destroy_array(array, count)
 
     def clear_requests(self) -> None:
-        """Count from zero again."""
+        """Reset the numbers of requests."""
         self._library.rd_kafka_mock_clear_requests(self._cluster)
 
     def read_back(
         self, topic: str, *, at_least: int = 0, timeout: float = 30
     ) -> dict[int, list[consuming.StoredRecord]]:
-        """Every record that is still in the mock's memory, as confluent-kafka reads it."""
+        """Return every record that is still in the mock's memory, as confluent-kafka reads it."""
         return consuming.read_back(self.bootstrap_servers, topic, at_least=at_least, timeout=timeout)

@@ -1,4 +1,4 @@
-"""Processes that never outlive the one that started them."""
+"""Processes that never outlive the process that started them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from typing import Self
 _PR_SET_PDEATHSIG = 1
 _running: weakref.WeakSet[Process] = weakref.WeakSet()
 
-# Linux delivers the death signal when the *thread* that forked ends, so one thread that lives as long as the process
-# forks them all: a node restarted from a loop's executor must not die together with that executor.
+# Linux delivers the death signal when the *thread* that forked ends. Therefore one thread that lives as long as the
+# process forks all of them: a node restarted from a loop's executor must not end together with that executor.
 _forker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kafka-forker")
 _prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
@@ -30,7 +30,7 @@ def _die_with_parent() -> None:
 
 
 class Process:
-    """A child process in a group of its own whose output goes to ``log``."""
+    """A child process in a separate group, with its output in ``log``."""
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
         self.log = log
@@ -55,11 +55,11 @@ class Process:
         return self._popen.poll()
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, waited for."""
+        """Wait for the end, and return the exit code."""
         return self._popen.wait(timeout)
 
     def kill(self) -> None:
-        """SIGKILL for the whole group, and wait until it is gone."""
+        """Send SIGKILL to the whole group, and wait for its end."""
         if self._popen.poll() is None:
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait()
@@ -69,7 +69,7 @@ class Process:
         self._popen.send_signal(number)
 
     def tail(self, characters: int = 3000) -> str:
-        """The end of the log, for messages to people."""
+        """Return the end of the log, for error messages."""
         return self.log.read_text(errors="replace")[-characters:] if self.log.exists() else ""
 
 
@@ -80,10 +80,10 @@ def _kill_all() -> None:
 
 
 class Startable:
-    """A context manager of what has ``start`` and ``stop``."""
+    """A context manager for a class with ``start`` and ``stop``."""
 
     failed = False
-    """The block, or the start, has raised: what helps to see why is kept."""
+    """Keep the files that show the reason, because the block or the start has raised."""
 
     def start(self) -> Self:
         raise NotImplementedError

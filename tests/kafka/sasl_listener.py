@@ -1,7 +1,7 @@
-"""A listener in the test process that speaks ApiVersions, SaslHandshake and SaslAuthenticate alone.
+"""A listener in the test process that handles only ApiVersions, SaslHandshake and SaslAuthenticate.
 
-For mechanisms and servers that Apache Kafka does not have: it keeps what clients send, and a test decides what it is
-worth. Whatever else a client asks for goes to a broker, if there is one behind it, or ends its connection.
+It is for mechanisms and servers that Apache Kafka does not have: it keeps the clients' messages, and a test answers
+them. It forwards other requests to a broker, if there is one behind it; otherwise they end the connection.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ class Received(NamedTuple):
 
 
 def refused(text: str = "Authentication failed") -> SaslAuthenticateResponse:
-    """The answer to credentials that are wrong."""
+    """Return the answer to wrong credentials."""
     return SaslAuthenticateResponse(error_code=58, error_message=text, auth_bytes=b"", session_lifetime_ms=0)
 
 
 def accepted(message: bytes = b"") -> SaslAuthenticateResponse:
-    """The answer to a message that is right, or the next one of the server."""
+    """Return the answer to a correct message, or the server's next one."""
     return SaslAuthenticateResponse(error_code=0, error_message=None, auth_bytes=message, session_lifetime_ms=0)
 
 
 class SaslListener:
     """An async context manager; ``judge`` answers each message, by default as if the credentials were wrong.
 
-    ``upstream`` is the address of a listener without authentication, for the requests of clients that were accepted. It
-    has to tell clients this listener's address as its own.
+    ``upstream`` is the address of a listener without authentication, for the requests of accepted clients. It has to
+    advertise this listener's address.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class SaslListener:
                 writer.writelines(encode_response(response, header.request_api_version, header.correlation_id))
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
-            # The client has gone.
+            # The client has disconnected.
             pass
         finally:
             self._connections.discard(task)

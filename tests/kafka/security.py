@@ -1,7 +1,7 @@
-"""Apache Kafka with a listener for each way of authentication, all of them of one broker.
+"""Apache Kafka with a listener for each kind of authentication, on one broker.
 
-Its tests are in ``tests/interop/security``. All of them share one broker, which starts in three seconds, and the server
-of its tokens, which runs in the test process::
+Its tests are in ``tests/interop/security``. They share one broker, which starts in three seconds, and the server of its
+tokens, which runs in the test process::
 
     pytest -m interop tests/interop/security
 """
@@ -42,7 +42,7 @@ SASL: Final = "SASL"
 SASL_TLS: Final = "SASLTLS"
 """Every mechanism, with TLS."""
 SCRAM_512: Final = "SCRAM512"
-"""SCRAM-SHA-512 alone, without TLS."""
+"""Only SCRAM-SHA-512, without TLS."""
 SHORT: Final = "SHORT"
 """Every mechanism, without TLS, in sessions of ``SESSION_MS`` (KIP-368)."""
 
@@ -66,18 +66,18 @@ _SCRAM = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramM
 
 
 class DelegationToken(NamedTuple):
-    """A token that stands for the user who asked for it (KIP-48)."""
+    """A token for the user that requested it (KIP-48)."""
 
     id: str
     hmac: str
-    """In base64, as the password that SCRAM takes with ``tokenauth``."""
+    """In base64, as SCRAM expects it as password with ``tokenauth``."""
 
 
 class SecureCluster(KafkaCluster):
-    """One broker with the listeners above beside those of ``KafkaCluster``; ``tokens`` has to run before it starts.
+    """One broker with the listeners above and those of ``KafkaCluster``; ``tokens`` must run before it starts.
 
-    ``USERNAME`` has ``PASSWORD`` for PLAIN and both kinds of SCRAM; ``plain_users`` has further passwords by name, for
-    PLAIN alone.
+    ``USERNAME`` has ``PASSWORD`` for PLAIN and both kinds of SCRAM; ``plain_users`` has further passwords by name, only
+    for PLAIN.
     """
 
     def __init__(self, tokens: TokenServer, plain_users: Mapping[str, str] | None = None) -> None:
@@ -90,7 +90,7 @@ class SecureCluster(KafkaCluster):
             properties={
                 "auto.create.topics.enable": "true",
                 "delegation.token.secret.key": "the-brokers-secret",
-                # Refusals are answered at once: this delay is against guessing.
+                # Refuse at once: Kafka's delay is against guessing passwords.
                 "connection.failed.authentication.delay.ms": "0",
                 **_properties(tokens, users),
             },
@@ -107,13 +107,13 @@ class SecureCluster(KafkaCluster):
         return self
 
     def sasl_bootstrap_servers(self, listener: str) -> str:
-        """The address of one of the listeners named in this module."""
+        """Return the address of one of the listeners named in this module."""
         return self.listener_bootstrap_servers(listener)
 
     def configuration(self, listener: str, mechanism: str, **changes: Any) -> dict[str, Any]:
-        """Keywords of this project's clients for a listener that has the mechanism, with credentials it accepts.
+        """Return keywords of this project's clients for a listener that has the mechanism, with valid credentials.
 
-        ``changes`` are further ones, or replace some; None leaves one out.
+        ``changes`` adds or replaces keywords; None removes one.
         """
         found: dict[str, Any] = {
             "bootstrap_servers": self.sasl_bootstrap_servers(listener),
@@ -130,18 +130,18 @@ class SecureCluster(KafkaCluster):
 
     @property
     def truststore(self) -> str:
-        """The path of the authority that the broker's certificate is from."""
+        """The path of the authority that has signed the broker's certificate."""
         assert self.certificates is not None
         return str(self.certificates.authority)
 
     def set_scram_password(self, username: str, mechanism: str, password: str) -> None:
-        """Make a user, or change the password of one; once this returns, the broker knows the new password alone."""
+        """Create a user or change its password; once this returns, the broker accepts only the new password."""
         info = ScramCredentialInfo(_SCRAM[mechanism], 4096)
         self._alter_scram(UserScramCredentialUpsertion(username, info, password.encode()))
         self._wait_accepted(lambda: ScramClient(mechanism, username, password))
 
     def delete_scram_user(self, username: str, mechanism: str, password: str) -> None:
-        """Take the user's password for one mechanism away; once this returns, the broker refuses it."""
+        """Delete the user's password for one mechanism; once this returns, the broker refuses it."""
         self._alter_scram(UserScramCredentialDeletion(username, _SCRAM[mechanism]))
         self._wait_accepted(lambda: ScramClient(mechanism, username, password), accepted=False)
 
@@ -150,7 +150,7 @@ class SecureCluster(KafkaCluster):
         client.alter_user_scram_credentials([alteration])[alteration.user].result(_TIMEOUT)
 
     def _wait_accepted(self, make: Callable[[], Authenticator], accepted: bool = True) -> None:
-        """The controller answers before the broker has what it stored."""
+        """Wait for the broker, because the controller answers before the broker has the change."""
         deadline = time.monotonic() + _TIMEOUT
         while (self.authenticate(make()).error_code == 0) != accepted:
             if time.monotonic() > deadline:
@@ -158,11 +158,11 @@ class SecureCluster(KafkaCluster):
             time.sleep(0.02)
 
     def authenticate(self, authenticator: Authenticator, listener: str = SASL) -> SaslAuthenticateResponse:
-        """The broker's last answer to this side of an exchange, on a listener without TLS."""
+        """Return the broker's last answer to this side of an exchange, on a listener without TLS."""
         return asyncio.run(authenticate(self.sasl_bootstrap_servers(listener), authenticator))
 
     def delegation_token(self) -> DelegationToken:
-        """A new token of ``USERNAME``, which the broker knows."""
+        """Return a new token of ``USERNAME``, which the broker accepts."""
         token = asyncio.run(self._create_delegation_token())
         self._wait_accepted(lambda: ScramClient("SCRAM-SHA-256", token.id, token.hmac, is_token=True))
         return token
@@ -177,7 +177,7 @@ class SecureCluster(KafkaCluster):
 
 
 async def authenticate(address: str, authenticator: Authenticator) -> SaslAuthenticateResponse:
-    """The broker's last answer to one side of an exchange, without TLS and without the client under test."""
+    """Return the broker's last answer to one side of an exchange, without TLS and without the client under test."""
     async with await WireClient.connect(address) as client:
         return await _authenticate(client, authenticator)
 
@@ -223,13 +223,13 @@ def _properties(tokens: TokenServer, users: Mapping[str, str]) -> dict[str, str]
 
 
 def _jaas(module: str, options: Mapping[str, str]) -> str:
-    """An entry as Kafka reads it: JAAS' grammar, values in quotes."""
+    """Return an entry in the form that Kafka reads: JAAS' grammar, values in quotes."""
     quoted = {name: value.replace("\\", "\\\\").replace('"', '\\"') for name, value in options.items()}
     return " ".join([module, "required", *(f'"{name}"="{value}"' for name, value in quoted.items())]) + ";"
 
 
 def properties_value(value: str) -> str:
-    """``value`` as a properties file has it, which is read as Latin-1."""
+    """Return ``value`` escaped for a properties file, which is read as Latin-1."""
     doubled = value.replace("\\", "\\\\")
     return "".join(each if each.isascii() else f"\\u{ord(each):04x}" for each in doubled)
 
@@ -252,7 +252,7 @@ class _CreateDelegationTokenResponse(Response, api_key=38, versions="2-2", flexi
 
 
 class _CreateDelegationTokenRequest(Request[_CreateDelegationTokenResponse], api_key=38, versions="2-2", flexible="2+"):
-    """A delegation token (KIP-48), in a version that brokers since 2.4 have; no client of Python asks for one."""
+    """Request a delegation token (KIP-48), in a version that brokers since 2.4 support; no Python client has this."""
 
     renewers: list[_Renewer] = array(_Renewer, "0+")
     max_lifetime_ms: int = int64("0+")

@@ -1,7 +1,7 @@
-"""An OAuth authorization server in the test process: a token endpoint, and the keys that its tokens are checked with.
+"""An OAuth authorization server in the test process: a token endpoint, and the keys that verify its tokens.
 
 Kafka's own validator fetches the keys (JWKS, RFC 7517) and checks signature, issuer, audience and times of each token.
-The JSON Web Tokens are made here with ``cryptography`` alone, so that no library is on both sides of a test.
+The JSON Web Tokens are made here with ``cryptography`` only, so that no JWT library is on both sides of a test.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
 class SigningKey:
-    """An RSA key with the id by which a token names it."""
+    """An RSA key with the id that tokens contain."""
 
     def __init__(self) -> None:
         self.private: RSAPrivateKey = generate_private_key(public_exponent=65537, key_size=2048)
@@ -54,17 +54,17 @@ class SigningKey:
         }
 
     def sign(self, claims: dict[str, Any]) -> str:
-        """A token of these claims, signed with RS256."""
+        """Return a token with these claims, signed with RS256."""
         header = {"alg": "RS256", "typ": "JWT", "kid": self.id}
         signed = f"{_encode(json.dumps(header).encode())}.{_encode(json.dumps(claims).encode())}"
         return f"{signed}.{_encode(self.private.sign(signed.encode(), PKCS1v15(), SHA256()))}"
 
 
 def verified_claims(token: str, key: RSAPublicKey) -> dict[str, Any]:
-    """The claims of a token that ``key`` has signed with RS256.
+    """Return the claims of a token that ``key`` has signed with RS256.
 
     Raises:
-        ValueError: it is no such token.
+        ValueError: the token is malformed or its signature is wrong.
     """
     try:
         header, payload, signature = token.split(".")
@@ -88,8 +88,8 @@ class TokenRequest(NamedTuple):
 class TokenServer(Startable):
     """Tokens for the clients in ``clients``, on a loopback port; a context manager.
 
-    ``lifetime`` is that of the tokens to come, in seconds. ``failures`` are HTTP status codes that the token endpoint
-    answers with before it gives a token again.
+    ``lifetime`` is that of new tokens, in seconds. ``failures`` are HTTP status codes that the token endpoint returns
+    before it issues a token again.
     """
 
     issuer = "https://tokens.example.org"
@@ -100,7 +100,7 @@ class TokenServer(Startable):
     def __init__(self) -> None:
         self.key = SigningKey()
         self.assertion_key = SigningKey()
-        """Signs the assertions that the JWT bearer grant takes; the server knows its public half."""
+        """Signs the assertions of the JWT bearer grant; the server has its public key."""
         self.clients = {self.client_id: self.client_secret}
         """Secrets by client id."""
         self.lifetime = 300.0
@@ -123,7 +123,7 @@ class TokenServer(Startable):
 
     @property
     def url(self) -> str:
-        """The address that the paths follow."""
+        """The address before the paths."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property
@@ -137,7 +137,7 @@ class TokenServer(Startable):
         return f"{self.url}/jwks"
 
     def token(self, *, key: SigningKey | None = None, **claims: Any) -> str:
-        """A token that Kafka accepts, but for what ``claims`` changes; None leaves a claim out."""
+        """Return a token that Kafka accepts, changed by ``claims``; None removes a claim."""
         now = int(time.time())
         all_claims = {
             "iss": self.issuer,
@@ -152,7 +152,7 @@ class TokenServer(Startable):
         return (key or self.key).sign({name: value for name, value in all_claims.items() if value is not None})
 
     def grant(self, request: TokenRequest) -> tuple[int, dict[str, Any]]:
-        """HTTP status and body of the answer to a token request."""
+        """Return HTTP status and body of the answer to a token request."""
         self.requests.append(request)
         if self.failures:
             return self.failures.pop(0), {"error": "temporarily_unavailable"}
@@ -198,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
         client_id, client_secret = form.get("client_id", ""), form.get("client_secret", "")
         scheme, _, encoded = self.headers.get("Authorization", "").partition(" ")
         if scheme == "Basic":
-            # Both are form-encoded inside (RFC 6749, section 2.3.1), if the client does as it says: Kafka's does not.
+            # RFC 6749, section 2.3.1 demands form-encoding of both inside, which Kafka's client omits.
             client_id, _, client_secret = base64.b64decode(encoded).decode().partition(":")
             if self.tokens.clients.get(client_id) != client_secret:
                 client_id, client_secret = (
@@ -216,7 +216,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing: the requests are kept for the tests."""
+        """Log nothing: the requests are kept for the tests."""
 
 
 def _encode(data: bytes) -> str:

@@ -147,7 +147,7 @@ async def test_responses_can_be_delayed_and_throttled(cluster: EmbeddedCluster) 
         cluster.delay("Produce", 60)
         started = time.monotonic()
         await producer.send("clicks", b"delayed")
-        # uvloop counts whole milliseconds, from the begin of its pass.
+        # uvloop counts whole milliseconds, from the start of its iteration.
         assert time.monotonic() - started > 0.055
         cluster.throttle("Produce", 50)
         await producer.send("clicks", b"throttled")
@@ -257,7 +257,7 @@ async def test_a_group_continues_when_its_coordinator_is_dropped(brokers: int) -
                     before = cluster.coordinator("readers")
                     cluster.drop_coordinator("readers")
                     assert (cluster.coordinator("readers") != before) == (brokers > 1)
-                    # Before the consumer stops: aiokafka looks for no new coordinator then, and waits for the old one.
+                    # Before the consumer stops: then aiokafka looks for no new coordinator, but waits for the old one.
                     await consumer.commit()
             finally:
                 await consumer.stop()

@@ -18,7 +18,7 @@ THEN_MS = 1_577_836_800_000
 
 
 def freezing() -> AbstractContextManager[Any]:
-    # The loop has the system's time, or nothing would ever be due.
+    # The loop uses the system's time; otherwise nothing would ever be due.
     return freezegun.freeze_time(THEN, real_asyncio=True)
 
 

@@ -16,7 +16,7 @@ from tests.rdma import script
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing comes later here."""
+    """Return at once: nothing arrives later with the double."""
     monkeypatch.setattr(script, "_QUIET_SECONDS", 0.0)
     monkeypatch.setattr(script, "_PATIENCE_SECONDS", 0.0)
 
