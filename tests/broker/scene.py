@@ -1,4 +1,4 @@
-"""A cluster in memory, for tests of what it answers."""
+"""A cluster in memory, for tests of its responses."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ class Scene:
         return await WireClient.connect(f"{node.host}:{node.port}", network=self.network, client_id=client_id)
 
     async def ask(self, request: Request[ResponseT], version: int, node_id: int = 1) -> ResponseT:
-        """The answer of a node, over a connection of its own."""
+        """Send a request over a new connection, and return the node's response."""
         async with await self.connect(node_id) as client:
             return await client.call(request, version)
 
     def answering(self, request: Request[ResponseT], version: int, node_id: int = 1) -> asyncio.Task[Reply]:
-        """A node at work on a request that came over no connection."""
+        """Return the pending call of a node for a request without a connection."""
         frame = memoryview(bytearray(b"".join(encode_request(request, version, 7, "c"))[4:]))
         return asyncio.ensure_future(self.broker(node_id).requests.answer(no_peer(), frame))
 
     async def answered(self, request: Request[ResponseT], version: int, node_id: int = 1) -> ResponseT:
-        """The answer of a node to a request that came over no connection."""
+        """Return a node's response to a request without a connection."""
         reply = await self.answering(request, version, node_id)
         return decode_response(type(request).response_class(), version, b"".join(reply.buffers)[4:])[1]
 
     def leader(self, index: int, topic: str = "t") -> int:
-        """The node that leads a partition."""
+        """Return the node that leads a partition."""
         return self.cluster.image.partition(topic, index).leader
 
     def broker(self, node_id: int = 1) -> Broker:
         return self.cluster.brokers[node_id]
 
     def partition(self, index: int, node_id: int | None = None, topic: str = "t") -> Partition:
-        """A node's replica; the leader's where no node is named."""
+        """Return a node's replica, by default the leader's."""
         node = self.leader(index, topic) if node_id is None else node_id
         return self.broker(node).replicas.partitions[topic, index]
 
     async def write(self, index: int, *values: bytes, topic: str = "t", timestamp: int = 1_700_000_000_000) -> int:
-        """Append a batch at the leader and return its first offset, once all in-sync replicas have it."""
+        """Append a batch at the leader; return its first offset when all in-sync replicas have it."""
         request = produce_request(topic, {index: batch(*values, timestamp=timestamp)})
         response = await self.ask(request, 9, self.leader(index, topic))
         [answer] = response.responses[0].partition_responses
@@ -73,7 +73,7 @@ def no_peer() -> ServerConnection:
 
 @asynccontextmanager
 async def a_scene(nodes: int = 1, **properties: object) -> AsyncIterator[Scene]:
-    """A scene on so many nodes; of ``properties`` a double underscore stands for a dot."""
+    """A scene with ``nodes`` nodes; in ``properties`` a double underscore stands for a dot."""
     network = MemoryNetwork()
     dotted = {name.replace("__", "."): value for name, value in properties.items()}
     async with BrokerCluster(nodes, network=network, properties=dotted) as cluster:
@@ -81,6 +81,6 @@ async def a_scene(nodes: int = 1, **properties: object) -> AsyncIterator[Scene]:
 
 
 async def turns(count: int = 20) -> None:
-    """Let everything run that can."""
+    """Let all ready callbacks run."""
     for _ in range(count):
         await asyncio.sleep(0)

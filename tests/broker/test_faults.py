@@ -1,4 +1,4 @@
-"""Which faults a request meets, and how often."""
+"""The faults that a request meets, and their number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def code(error: BrokerError | None) -> int | None:
 
 
 @pytest.mark.parametrize("api", ["Produce", "PRODUCE", "produce", 0, ApiKey.PRODUCE])
-def test_a_request_goes_by_its_name_or_number(api: str | int) -> None:
+def test_a_request_is_found_by_name_or_number(api: str | int) -> None:
     assert find_api(api) is ApiKey.PRODUCE
     assert find_api("ListOffsets") is find_api("LIST_OFFSETS") is ApiKey.LIST_OFFSETS
 
@@ -38,7 +38,7 @@ def test_an_unknown_request_is_refused_with_the_nearest_one() -> None:
 @pytest.mark.parametrize(
     "error", [6, "NOT_LEADER_OR_FOLLOWER", NotLeaderOrFollowerError, NotLeaderOrFollowerError("x")]
 )
-def test_an_error_goes_by_code_name_or_class(error: str | int | BrokerError | type[BrokerError]) -> None:
+def test_an_error_is_found_by_code_name_or_class(error: str | int | BrokerError | type[BrokerError]) -> None:
     assert find_error(error) == 6
 
 
@@ -56,11 +56,11 @@ def test_an_unknown_error_is_refused_with_the_nearest_one() -> None:
         (lambda faults: faults.delay("Produce", -1), "ms must be positive, not -1"),
         (lambda faults: faults.throttle("Produce", 0), "ms must be positive, not 0"),
         (lambda faults: faults.disconnect("Produce", "never"), "must be one of before, after, half"),
-        (lambda faults: faults.fail("Heartbeat", 16, topic="t"), "Heartbeat does not fail for a single topic"),
+        (lambda faults: faults.fail("Heartbeat", 16, topic="t"), "Heartbeat cannot fail for a single topic"),
         (lambda faults: faults.fail("Produce", 6, partition=3), "partition 3 is given without a topic"),
     ],
 )
-def test_what_cannot_happen_is_refused(call: object, text: str) -> None:
+def test_impossible_faults_are_refused(call: object, text: str) -> None:
     faults = Faults()
     assert callable(call)
     with pytest.raises(ValueError, match=text):
@@ -68,7 +68,7 @@ def test_what_cannot_happen_is_refused(call: object, text: str) -> None:
     assert faults.unmet() == []
 
 
-def test_an_error_strikes_as_many_requests_as_it_is_for_and_all_partitions_of_each() -> None:
+def test_an_error_applies_to_its_number_of_requests_and_all_their_partitions() -> None:
     faults = Faults()
     faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", 2)
     for _ in range(2):
@@ -104,7 +104,7 @@ def test_two_requests_at_once_do_not_share_one_error() -> None:
     assert first.error_for("t", 0) is None
 
 
-def test_an_error_without_end() -> None:
+def test_an_error_without_a_number_applies_to_all_requests() -> None:
     faults = Faults()
     rule = faults.fail("Produce", 6, None)
     for _ in range(5):
@@ -115,7 +115,7 @@ def test_an_error_without_end() -> None:
     assert faults.unmet() == []
 
 
-def test_only_the_node_and_request_that_were_named() -> None:
+def test_a_fault_applies_only_to_its_node_and_request() -> None:
     faults = Faults()
     faults.fail("Metadata", LeaderNotAvailableError, node=2)
     assert take(faults, ApiKey.PRODUCE, 2) is None
@@ -123,7 +123,7 @@ def test_only_the_node_and_request_that_were_named() -> None:
     assert take(faults, ApiKey.METADATA, 2) is not None
 
 
-def test_delay_disconnection_and_throttle_come_together() -> None:
+def test_delay_disconnection_and_throttling_can_be_combined() -> None:
     faults = Faults()
     faults.delay("Produce", 30)
     faults.delay("Produce", 12, 2)
@@ -139,7 +139,7 @@ def test_delay_disconnection_and_throttle_come_together() -> None:
     assert faults.met() == 5
 
 
-def test_cleared_faults_strike_nobody_not_even_a_request_under_way() -> None:
+def test_cleared_faults_do_not_apply_even_to_a_request_in_progress() -> None:
     faults = Faults()
     faults.fail("Produce", 6, None)
     fault = take(faults)
@@ -150,7 +150,7 @@ def test_cleared_faults_strike_nobody_not_even_a_request_under_way() -> None:
     assert faults.met() == 0
 
 
-def test_a_rule_says_what_it_is() -> None:
+def test_a_rule_is_described_by_its_text() -> None:
     faults = Faults()
     assert (
         str(faults.fail("Produce", 6, 2, topic="t", partition=1, node=3))

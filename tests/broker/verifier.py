@@ -1,4 +1,4 @@
-"""A stand-in for the coordinators of transactions, as the leaders of partitions ask them."""
+"""A stand-in for the transaction coordinators that leaders of partitions send requests to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 class Verifier:
-    """Answers with ``codes`` one after the other, and with ``code`` from then on; keeps what it was asked."""
+    """Answers with ``codes`` in order, and with ``code`` from then on; keeps the requests."""
 
     def __init__(self, *codes: int | Mapping[int, int]) -> None:
         """A mapping has the codes of partitions by index."""

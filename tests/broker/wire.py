@@ -1,4 +1,4 @@
-"""A client of raw requests and responses: what it sends and gets is what is on the wire, with no client in between."""
+"""A client of raw requests and responses: tests see the bytes on the wire, without a client library."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TIMEOUT = 10.0
 class _Stream(Protocol):
     async def write(self, data: bytes) -> None: ...
     async def read(self, size: int) -> bytes:
-        """So many bytes; ``IncompleteReadError`` where the connection ends before, with what came."""
+        """Read ``size`` bytes; raises ``IncompleteReadError`` with the received ones if the connection ends before."""
 
     def close(self) -> None: ...
     async def closed(self) -> None: ...
@@ -67,7 +67,7 @@ class _Memory:
         self._reader.feed_data(bytes(data))
 
     def write_completed(self, count: int) -> None:
-        """Nothing waits for it."""
+        """Ignored."""
 
     def connection_lost(self, exception: Exception | None) -> None:
         self._reader.feed_eof()
@@ -101,7 +101,7 @@ class WireClient:
     async def connect(
         cls, address: str, *, network: MemoryNetwork | None = None, client_id: str | None = "wire"
     ) -> Self:
-        """A connection to ``host:port``, or to the first of several with commas between them."""
+        """Connect to ``host:port``, or to the first of several with commas between them."""
         host, _, port = address.partition(",")[0].rpartition(":")
         if network is None:
             return cls(_Socket(*await asyncio.open_connection(host, int(port))), client_id)
@@ -123,7 +123,7 @@ class WireClient:
             await self._stream.closed()
 
     async def call(self, request: Request[ResponseT], version: int) -> ResponseT:
-        """Send ``request`` in ``version`` and wait for its response."""
+        """Send ``request`` in ``version`` and return its response."""
         correlation_id = await self.send(request, version)
         answered, response = await self.receive(type(request), version)
         assert answered == correlation_id
@@ -136,21 +136,21 @@ class WireClient:
         return self.correlation_id
 
     async def receive(self, request_class: type[Request[ResponseT]], version: int) -> tuple[int, ResponseT]:
-        """The next response, which is one to such a request, and its correlation id."""
+        """Return the next response, decoded as the one to such a request, and its correlation id."""
         return decode_response(request_class.response_class(), version, await self.receive_frame())
 
     async def send_bytes(self, data: bytes) -> None:
-        """Send anything."""
+        """Send any bytes."""
         await self._stream.write(data)
 
     async def receive_frame(self) -> bytes:
-        """The next frame without its size; ``IncompleteReadError`` where the connection ends before."""
+        """Return the next frame without its size; raises ``IncompleteReadError`` if the connection ends before."""
         async with asyncio.timeout(TIMEOUT):
             (size,) = struct.unpack(">i", await self._stream.read(4))
             return await self._stream.read(size)
 
     async def receive_end(self) -> bytes:
-        """Wait until the broker ends the connection, and return what came before."""
+        """Wait until the broker ends the connection, and return the bytes received before."""
         received = b""
         async with asyncio.timeout(TIMEOUT):
             while True:
@@ -172,7 +172,7 @@ def batch(
     base_sequence: int = -1,
     transactional: bool = False,
 ) -> bytes:
-    """A record batch of ``values``, whose timestamps rise by 1 from ``timestamp`` on."""
+    """Encode a record batch of ``values``, with timestamps that rise by 1 from ``timestamp`` on."""
     return b"".join(
         encode_batch(
             [SimpleRecord(timestamp + index, key, value) for index, value in enumerate(values)],
@@ -193,7 +193,7 @@ def produce_request(
     timeout_ms: int = 10_000,
     transactional_id: str | None = None,
 ) -> ProduceRequest:
-    """``batches`` by partition, for a topic by name or by id (version 13)."""
+    """Return a request with ``batches`` by partition, for a topic by name or by id (version 13)."""
     data = TopicProduceData(
         partition_data=[PartitionProduceData(index=index, records=records) for index, records in batches.items()]
     )
@@ -217,9 +217,9 @@ def fetch_request(
     replica_id: int = -1,
     version: int = 18,
 ) -> FetchRequest:
-    """Read partitions from ``offsets`` on, of a topic by name or by id (from version 13 on).
+    """Return a request to read partitions from ``offsets`` on, of a topic by name or by id (from version 13 on).
 
-    ``replica_id`` goes where ``version`` has it.
+    ``replica_id`` is in the field that ``version`` has for it.
     """
     data = FetchTopic(
         partitions=[
@@ -258,7 +258,7 @@ def _name(data: TopicProduceData | FetchTopic, field: str, topic: str | bytes) -
 
 
 def read_batches(records: Buffer | Sequence[Buffer] | None) -> list[RecordBatch]:
-    """The batches in what Fetch answered."""
+    """Return the batches in the records of a Fetch response."""
     if records is None:
         return []
     whole = records if isinstance(records, Buffer) else b"".join(records)
@@ -266,5 +266,5 @@ def read_batches(records: Buffer | Sequence[Buffer] | None) -> list[RecordBatch]
 
 
 def read_values(records: Buffer | Sequence[Buffer] | None) -> list[bytes | None]:
-    """The values of the records in what Fetch answered."""
+    """Return the values of the records of a Fetch response."""
     return [record.value for found in read_batches(records) for record in found.records()]

@@ -42,7 +42,7 @@ def test_levels_that_are_quick_enough_to_run_inline_are_known() -> None:
     assert all(each.is_quick() for each in CODECS)
 
 
-def test_the_registry() -> None:
+def test_codecs_are_found_by_name_and_id() -> None:
     assert [each.name for each in CODECS] == ["none", "gzip", "snappy", "lz4", "zstd"]
     for number, each in enumerate(CODECS):
         assert each.id == number
@@ -59,7 +59,7 @@ def test_the_registry() -> None:
 @each_codec
 @settings(max_examples=40)
 @given(buffers=BUFFERS)
-def test_round_trip(codec: Codec, buffers: list[bytes]) -> None:
+def test_compressed_data_round_trips(codec: Codec, buffers: list[bytes]) -> None:
     whole = b"".join(buffers)
     compressed = codec.compress(buffers)
     assert len(compressed) <= codec.compress_bound(len(whole))
@@ -251,7 +251,7 @@ def test_bytes_after_the_end_are_rejected(codec: Codec) -> None:
 
 
 def run_length_zstd(blocks: int) -> bytes:
-    """A frame of blocks that are each 4 bytes here and 128 KiB once decompressed."""
+    """Return a frame of blocks that each have 4 bytes, and 128 KiB when decompressed."""
     header = b"\x28\xb5\x2f\xfd\x00\x38"
     body = b"".join(
         ((131072 << 3) | (1 << 1) | (index == blocks - 1)).to_bytes(3, "little") + b"x" for index in range(blocks)
@@ -341,7 +341,7 @@ def test_random_bytes_raise_only_protocol_error(codec: Codec, data: bytes) -> No
 
 @given(BUFFERS, st.integers(1, 300))
 @example([b"abc", b"", b"def"], 6)
-def test_blocks(buffers: list[bytes], block_size: int) -> None:
+def test_buffers_are_split_into_blocks_of_equal_size(buffers: list[bytes], block_size: int) -> None:
     blocks = [bytes(block) for block in blocks_of(buffers, block_size)]
     assert b"".join(blocks) == b"".join(buffers)
     assert all(len(block) == block_size for block in blocks[:-1])

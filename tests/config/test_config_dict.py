@@ -1,4 +1,4 @@
-"""The types of the keys for type checkers: generated from the definition, and what the parsers accept."""
+"""The types of the keys for type checkers: generated from the definition, and accepted by the parsers."""
 
 from __future__ import annotations
 

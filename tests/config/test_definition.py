@@ -33,7 +33,7 @@ from tests.kafka import jars
 
 DATA = Path(__file__).parent.parent / "data"
 
-# Where a default is not Java's, and why: docs/configuration.md gives the reason with the key.
+# Keys with another default than Java's; docs/configuration.md gives the reason with the key.
 OTHER_DEFAULTS = {
     "key.serializer": ("<required>", None),
     "value.serializer": ("<required>", None),

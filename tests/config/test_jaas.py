@@ -120,7 +120,7 @@ def test_malformed_entries_are_rejected(text: str) -> None:
         ("a.B required x=y; a.C required;", "it must have exactly one login module"),
     ],
 )
-def test_errors_say_what_is_wrong_and_where(text: str, says: str) -> None:
+def test_errors_name_the_problem_and_its_position(text: str, says: str) -> None:
     assert says in refusal(text)
 
 
@@ -220,7 +220,7 @@ def test_other_login_modules_are_rejected(name: str, says: str) -> None:
         login_module(name)
 
 
-def test_what_is_no_name_of_a_module_is_not_shown() -> None:
+def test_a_value_that_is_no_module_name_is_not_shown() -> None:
     for text in ("hunter2", "eyJhbGciOiJub25lIn0.e30.", "pass word Module"):
         with pytest.raises(ConfigurationError, match="the login module has no equivalent") as caught:
             login_module(text)
@@ -238,7 +238,7 @@ def test_modules_know_their_options() -> None:
 
 
 @pytest.mark.interop
-def test_entries_are_read_as_kafka_reads_them(kafka_jars: Path, tmp_path: Path) -> None:
+def test_entries_are_read_as_by_kafka(kafka_jars: Path, tmp_path: Path) -> None:
     chance = random.Random(4)
     pieces = ["a", "Z9", " ", " ", "=", "=", ";", "'", '"', "\\", "/", "*", "\n", ".", "-", "_", "$", "!", "1", "x='y'"]
     texts = [text for text, _options in PARSED] + BOTH_REFUSE + ONLY_HERE_REFUSED

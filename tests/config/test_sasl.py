@@ -1,4 +1,4 @@
-"""The SASL keys: what goes together, what does not, and that no error shows a secret."""
+"""The SASL keys: valid and contradicting combinations, and errors that show no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway between a client and a broker that do as a test says, in memory or over sockets."""
+"""A gateway between a client and a broker that the test controls, in memory or over sockets."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ TIMEOUT = 10.0
 
 
 class Peer:
-    """One end of a connection: keeps what comes, unless it is told not to read."""
+    """One end of a connection; keeps received bytes, unless reading is paused."""
 
     def __init__(self) -> None:
         self.transport: Transport
         self.received = bytearray()
         self.pending = False
-        """What was written has not left."""
+        """Whether written bytes are still waiting."""
         self.lost: list[Exception | None] = []
 
     def data_received(self, data: Buffer) -> None:
@@ -39,34 +39,34 @@ class Peer:
         self.pending = not self.transport.write([data])
 
     async def receive(self, data: bytes) -> None:
-        """Wait until exactly these bytes have come, and forget them."""
+        """Wait for exactly these bytes, and remove them."""
         await until(lambda: len(self.received) >= len(data) or self.lost)
         assert bytes(self.received) == data
         del self.received[:]
 
     async def end(self) -> Exception | None:
-        """Wait until the connection has ended."""
+        """Wait until the connection has ended, and return the reason."""
         await until(lambda: self.lost)
         (exception,) = self.lost
         return exception
 
 
 class Scene:
-    """Makes gateways, and the clients and the broker of them; nothing of it outlives the test."""
+    """Makes gateways with their clients and broker; ends all of them with the test."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         network = MemoryNetwork()
-        # Small buffers of the system's, so that little is enough to fill them.
+        # Small buffers of the system, so that little data fills them.
         sizes = {"send_buffer_bytes": 65_536, "receive_buffer_bytes": 65_536, "linger_timeout": 0.1}
         self.connector: Connector = network if kind == "memory" else StreamConnector(**sizes)
         self.listener: Listener = network if kind == "memory" else StreamListener(**sizes)
         self.gateway_listener = self.listener
         self.client_connector = self.connector
-        """What is between the clients and the gateways; another transport's than the broker's perhaps."""
+        """The network between clients and gateways; it may be another transport than the broker's."""
         self.host = "127.0.0.1"
         self.brokers: list[Peer] = []
-        """The broker's side of each connection that came to it."""
+        """The broker's side of each accepted connection."""
         self.clients: list[Peer] = []
         self.broker_reads = True
         self.gateways: list[Gateway] = []
@@ -80,7 +80,7 @@ class Scene:
         address_map: AddressMap | None = None,
         **settings: float,
     ) -> Gateway:
-        """One that listens, in front of a broker that accepts."""
+        """Start a gateway in front of a broker that accepts connections."""
         if upstream is None:
             if self.upstream is None:
                 self.upstream = await self.listener.listen(self.host, 0, self._accept)
@@ -105,14 +105,14 @@ class Scene:
         return peer
 
     async def client(self, gateway: Gateway) -> Peer:
-        """A client that is connected to the gateway."""
+        """Connect a client to the gateway."""
         peer = Peer()
         peer.transport = await self.client_connector.connect(self.host, gateway.port, peer)
         self.clients.append(peer)
         return peer
 
     async def pair(self, gateway: Gateway) -> tuple[Peer, Peer]:
-        """A client, and the broker's side of the connection that was made for it."""
+        """Connect a client; return it and the broker's side of its connection."""
         count = len(self.brokers)
         client = await self.client(gateway)
         await until(lambda: len(self.brokers) > count)

@@ -27,11 +27,11 @@ from tests.simulation.sasl import secure
 BROKER = ("broker1", 9092)
 GATEWAY = ("gateway", 9192)
 TURNS = 70
-"""More turns of the loop than a login takes."""
+"""More passes of the loop than a login takes."""
 
 
 def login_of(**keys: Any) -> Callable[[], Login]:
-    """What the command makes of the keys."""
+    """Make the login that the command line makes of the keys."""
     config = ProducerConfig.from_kwargs(bootstrap_servers="broker1:9092", **keys)
     log = logging.getLogger("aioproducer.gateway")
     return lambda: login_from(config, asyncio.get_running_loop(), Random(1), log)
@@ -92,7 +92,7 @@ async def gated(
 
 
 def without_threads(world: World) -> None:
-    """Let what runs in a thread end in the next turn of the loop, so that a login takes few turns."""
+    """Finish work in threads in the next pass of the loop, so that a login takes few passes."""
 
     def run_in_executor(executor: object, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = world.loop.create_future()
@@ -107,7 +107,7 @@ def metadata_request(number: int) -> bytes:
 
 
 def correlation_ids(data: bytes | bytearray, *, whole: bool = True) -> list[int]:
-    """Those of the responses in ``data``; ``whole``: the last one has come to its end."""
+    """Return the correlation ids of the responses in ``data``; ``whole``: the last one must be complete."""
     found = []
     position = 0
     while position + 8 <= len(data):

@@ -10,18 +10,18 @@ from aioproducer.protocol import Message, Response, encode_response
 
 
 def response_frame(response: Response, version: int, correlation_id: int = 7) -> bytes:
-    """A whole frame, size and all."""
+    """Return a whole frame with its size."""
     return b"".join(encode_response(response, version, correlation_id))
 
 
 def pieces_of(data: bytes, cuts: Sequence[int]) -> list[bytes]:
-    """``data``, cut at these positions."""
+    """Return ``data``, cut at these positions."""
     marks = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
     return [data[start:end] for start, end in itertools.pairwise(marks)]
 
 
 def mapped(message: Any, version: int, translate: Any) -> Any:
-    """``message`` with every address that it has in ``version`` translated, whatever struct it is in."""
+    """Translate every address in ``message`` that it has in ``version``, in any struct."""
     if isinstance(message, list):
         return [mapped(item, version, translate) for item in message]
     if not isinstance(message, Message):

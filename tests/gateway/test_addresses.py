@@ -1,4 +1,4 @@
-"""Which address clients are told."""
+"""The addresses that clients receive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aioproducer.gateway import AddressMap
 from aioproducer.gateway.addresses import REFUSED_SUFFIX
 
 
-def test_exact_addresses_come_before_the_rule():
+def test_exact_addresses_precede_the_rule():
     address_map = AddressMap({("b1", 9092): ("g1", 1), ("b2", 9092): ("g2", 2)}, port_offset=100)
     assert address_map.translate("b1", 9092) == ("g1", 1)
     assert address_map.translate("B2", 9092) == ("g2", 2)
@@ -21,26 +21,26 @@ def test_exact_addresses_come_before_the_rule():
 
 
 def test_the_address_of_a_gateway_stays():
-    """Where the broker's listener for gateways advertises them itself."""
+    """The broker's listener for gateways may advertise their addresses itself."""
     address_map = AddressMap({("b1", 9092): ("g1", 1)}, port=5)
     assert address_map.translate("g1", 1) == ("g1", 1)
     assert address_map.translate("g1", 2) == ("g1", 5)
 
 
-def test_no_address_stays_none():
+def test_an_empty_address_stays_empty():
     address_map = AddressMap({}, port=5)
     assert address_map.translate("", -1) == ("", -1)
     assert address_map.translate("", 0) == ("", 0)
     assert address_map.translate("b", -1) == ("b", -1)
 
 
-def test_two_rules_are_one_too_many():
+def test_two_rules_are_rejected():
     with pytest.raises(ValueError, match="port and port_offset exclude each other"):
         AddressMap({}, port=5, port_offset=0)
 
 
 @pytest.mark.parametrize("passes", [False, True])
-def test_an_address_without_a_gateway_is_told_once(passes, caplog):
+def test_an_address_without_a_gateway_is_logged_once(passes, caplog):
     address_map = AddressMap({}, port_offset=60_000, pass_unmapped=passes)
     caplog.set_level(logging.WARNING)
     told = ("2001-db8--1" + REFUSED_SUFFIX, 9092) if not passes else ("2001:db8::1", 9092)
@@ -54,7 +54,7 @@ def test_an_address_without_a_gateway_is_told_once(passes, caplog):
     )
 
 
-def test_what_the_log_names_is_bounded(caplog):
+def test_the_number_of_logged_addresses_is_limited(caplog):
     address_map = AddressMap({})
     caplog.set_level(logging.WARNING)
     for number in range(1100):

@@ -1,4 +1,4 @@
-"""Our own clients on an embedded cluster of three brokers, each behind its gateway; RDMA is that of the double."""
+"""This project's clients on an embedded cluster of three brokers, each behind its gateway, over simulated RDMA."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Gated:
         self.fabric = SimulatedFabric()
         self.rdma = RdmaConnector(self.fabric)
         self.transport: Connector = self.rdma if kind == "rdma" else StreamConnector()
-        """Of the clients."""
+        """The network of the clients."""
 
     async def start(self) -> None:
         await self.cluster.start()
@@ -102,13 +102,13 @@ def values(gated):
     return sorted(record.value for record in gated.cluster.records(TOPIC))
 
 
-async def test_everything_goes_through_the_gateways(gated):
+async def test_all_connections_go_through_the_gateways(gated):
     sent = [b"%06d" % number for number in range(10_000)]
     async with gated.producer(linger_ms=0, compression_type="lz4") as producer:
         result = await producer.send_many(TOPIC, sent, keys=sent)
     assert result.acked == len(sent)
     assert values(gated) == sent
-    # Every broker was written to.
+    # The producer has written to every broker.
     assert all(gateway.metrics()["requests"] >= 3 for gateway in gated.gateways.values())
     assert gated.total("addresses_unmapped") == 0
     read = []
@@ -121,7 +121,7 @@ async def test_everything_goes_through_the_gateways(gated):
 
 
 async def test_a_leader_that_moves_is_found_by_its_gateway(gated):
-    """KIP-951: the response to Produce says where the leader is; also with one gateway alone to ask."""
+    """KIP-951: the response to Produce contains the leader; also if only one gateway is known."""
     async with gated.producer(linger_ms=0) as producer:
         await producer.send(TOPIC, b"0", partition=0)
         for number in range(1, 7):
@@ -132,7 +132,7 @@ async def test_a_leader_that_moves_is_found_by_its_gateway(gated):
     assert gated.total("addresses_unmapped") == 0
 
 
-async def test_a_broker_that_is_killed_and_comes_back(gated):
+async def test_clients_continue_after_a_broker_restarts(gated):
     sent = [b"%06d" % number for number in range(2_000)]
     async with gated.producer(linger_ms=1, batch_size=1000) as producer:
         sending = asyncio.ensure_future(producer.send_many(TOPIC, sent))
@@ -144,8 +144,8 @@ async def test_a_broker_that_is_killed_and_comes_back(gated):
     assert values(gated) == sent
 
 
-async def test_a_gateway_that_stops_and_comes_back(gated):
-    """What was on its way is sent again, and nothing twice."""
+async def test_clients_continue_after_a_gateway_restarts(gated):
+    """Requests in flight are sent again, and no record is duplicated."""
     sent = [b"%06d" % number for number in range(2_000)]
     gateway = gated.gateways[1]
     host, port = gated.address(1)
@@ -158,7 +158,7 @@ async def test_a_gateway_that_stops_and_comes_back(gated):
     assert values(gated) == sent
 
 
-async def test_records_without_acks(gated):
+async def test_records_without_acks_pass(gated):
     sent = [b"%06d" % number for number in range(3_000)]
     async with gated.producer(acks=0, enable_idempotence=False, batch_size=500) as producer:
         await producer.send_many(TOPIC, sent)
@@ -167,7 +167,7 @@ async def test_records_without_acks(gated):
     assert values(gated) == sent
 
 
-async def test_records_of_a_megabyte(gated):
+async def test_records_of_a_megabyte_pass(gated):
     sent = [bytes([65 + number]) * 1_000_000 for number in range(10)]
     async with gated.producer(max_request_size=2_000_000) as producer:
         assert (await producer.send_many(TOPIC, sent)).acked == len(sent)
@@ -175,7 +175,7 @@ async def test_records_of_a_megabyte(gated):
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-async def test_each_address_that_a_broker_tells(gated, number):
+async def test_every_address_in_responses_is_translated(gated, number):
     expected = {node: gated.address(node) for node in gated.gateways}
     async with await gated.wire(number) as client:
         metadata = await client.call(MetadataRequest(topics=[]), 13)
@@ -193,8 +193,8 @@ async def test_each_address_that_a_broker_tells(gated, number):
             assert (answer.host, answer.port) == expected[answer.node_id]
 
 
-async def test_where_the_leader_is_now(gated):
-    """Produce from version 10 and Fetch from 16 name it to whoever asks another broker (KIP-951)."""
+async def test_the_address_of_the_current_leader_is_translated(gated):
+    """Produce from version 10 and Fetch from 16 return it if the request went to another broker (KIP-951)."""
     gated.cluster.create_topic("single", 1, replication_factor=1)
     async with await gated.wire(1) as client:
         metadata = await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="single")]), 12)
@@ -208,8 +208,8 @@ async def test_where_the_leader_is_now(gated):
         assert [(node.node_id, node.host, node.port) for node in fetched.node_endpoints] == expected
 
 
-async def test_an_api_versions_request_of_the_future(gated):
-    """KIP-511: the broker says which versions it has, and the client asks again."""
+async def test_an_unknown_api_versions_request_is_answered_in_version_0(gated):
+    """KIP-511: the broker returns its versions, and the client repeats the request."""
     async with await gated.wire(1) as client:
         direct = await client.call(ApiVersionsRequest(client_software_name="n", client_software_version="1"), 4)
         frame = bytearray(b"\x00\x00\x00\x00\x00\x12\x00\x09\x00\x00\x00\x63\xff\xff\x00\x00")

@@ -1,4 +1,4 @@
-"""Clients and a broker that do as they are told, and the gateway between them."""
+"""A client and a broker that the test controls, and the gateway between them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def fetch_request(number):
 
 
 def fetch_response(number, size):
-    """Of a version without addresses, so large."""
+    """A large response of a version without addresses."""
     body = response_frame(FetchResponse(), 15, number)[4:] + bytes(size)
     return struct.pack(">i", len(body)) + body
 
@@ -63,7 +63,7 @@ async def settle(turns=50):
         await asyncio.sleep(0)
 
 
-async def test_a_request_and_its_response(scene):
+async def test_a_request_and_its_response_pass(scene):
     gateway = await scene.gateway()
     client, broker = await scene.pair(gateway)
     client.send(request_frame(1) + request_frame(2, MetadataRequest(), 12))
@@ -76,11 +76,11 @@ async def test_a_request_and_its_response(scene):
     client.transport.close()
     assert await broker.end() is None
     await until(lambda: not gateway.metrics()["connections"])
-    # What has passed is remembered.
+    # The counts of ended sessions are kept.
     assert gateway.metrics() == {**metrics, "connections": 0}
 
 
-async def test_each_client_has_a_connection_of_its_own(scene):
+async def test_each_client_has_its_own_connection(scene):
     gateway = await scene.gateway()
     pairs = [await scene.pair(gateway) for _ in range(3)]
     for number, (client, _) in enumerate(pairs):
@@ -92,8 +92,8 @@ async def test_each_client_has_a_connection_of_its_own(scene):
         await client.receive(heartbeat_response(number))
 
 
-async def test_a_broker_that_does_not_read_stops_its_client(scene):
-    """Back-pressure: what the gateway holds does not grow with what the client would send."""
+async def test_a_broker_that_does_not_read_pauses_its_client(scene):
+    """Back-pressure: the gateway holds a limited amount of the client's data."""
     scene.broker_reads = False
     gateway = await scene.gateway()
     client, broker = await scene.pair(gateway)
@@ -109,7 +109,7 @@ async def test_a_broker_that_does_not_read_stops_its_client(scene):
     assert broker.received == request
 
 
-async def test_a_client_that_does_not_read_stops_the_broker(scene):
+async def test_a_client_that_does_not_read_pauses_the_broker(scene):
     gateway = await scene.gateway()
     client, broker = await scene.pair(gateway)
     client.send(fetch_request(1))
@@ -138,7 +138,7 @@ async def test_a_client_that_never_reads_is_reset(scene, caplog):
     assert "the client has read nothing for 0.1 s" in caplog.text
 
 
-async def test_a_broker_that_never_reads_is_left(scene, caplog):
+async def test_a_broker_that_never_reads_is_disconnected(scene, caplog):
     caplog.set_level(logging.WARNING)
     scene.broker_reads = False
     gateway = await scene.gateway(stall_timeout=0.1)
@@ -150,7 +150,7 @@ async def test_a_broker_that_never_reads_is_left(scene, caplog):
     assert "the broker has read nothing for" in caplog.text
 
 
-async def test_requests_that_nobody_answers_are_bounded(scene):
+async def test_unanswered_requests_are_limited(scene):
     gateway = await scene.gateway(max_in_flight=5)
     client, broker = await scene.pair(gateway)
     for number in range(20):
@@ -166,8 +166,8 @@ async def test_requests_that_nobody_answers_are_bounded(scene):
     await client.receive(b"".join(map(heartbeat_response, range(20))))
 
 
-async def test_a_broker_that_never_answers_is_left(scene, caplog):
-    """Its client was not read any more, and no timer ran: the connection stayed for ever."""
+async def test_a_broker_that_never_answers_is_disconnected(scene, caplog):
+    """Once the client was no longer read, and without a timer the connection stayed open for ever."""
     caplog.set_level(logging.WARNING)
     gateway = await scene.gateway(max_in_flight=5, stall_timeout=0.1)
     client, broker = await scene.pair(gateway)
@@ -182,7 +182,7 @@ async def test_a_broker_that_never_answers_is_left(scene, caplog):
 
 
 @pytest.mark.parametrize("stop", [False, True])
-async def test_a_client_that_goes_with_many_requests_unanswered(scene, stop, caplog):
+async def test_the_end_of_a_client_with_many_unanswered_requests_is_noticed(scene, stop, caplog):
     caplog.set_level(logging.WARNING)
     gateway = await scene.gateway(max_in_flight=5)
     client, broker = await scene.pair(gateway)
@@ -201,7 +201,7 @@ async def test_a_client_that_goes_with_many_requests_unanswered(scene, stop, cap
     assert not caplog.records
 
 
-async def test_a_client_by_rdma_that_goes_with_many_requests_unanswered(scene):
+async def test_the_end_of_an_rdma_client_with_many_unanswered_requests_is_noticed(scene):
     fabric = SimulatedFabric()
     scene.gateway_listener = RdmaListener(fabric)
     gateway = await scene.gateway(max_in_flight=5)
@@ -218,7 +218,7 @@ async def test_a_client_by_rdma_that_goes_with_many_requests_unanswered(scene):
     assert not any(fabric.live)
 
 
-async def test_what_is_held_of_a_client_that_goes_reaches_the_broker(scene):
+async def test_held_bytes_of_a_closed_client_reach_the_broker(scene):
     gateway = await scene.gateway(max_in_flight=1)
     client, broker = await scene.pair(gateway)
     held = request_frame(2, ProduceRequest(acks=0), 9)
@@ -232,7 +232,7 @@ async def test_what_is_held_of_a_client_that_goes_reaches_the_broker(scene):
     assert broker.received == held
 
 
-async def test_what_is_held_is_no_request(scene, caplog):
+async def test_held_bytes_that_are_no_request_end_the_client(scene, caplog):
     caplog.set_level(logging.WARNING)
     gateway = await scene.gateway(max_in_flight=1)
     client, broker = await scene.pair(gateway)
@@ -247,7 +247,7 @@ async def test_what_is_held_is_no_request(scene, caplog):
     assert "which sent a request of -1 bytes" in caplog.text
 
 
-def test_each_answer_gives_the_broker_its_time_again(caplog):
+def test_each_response_restarts_the_brokers_timeout(caplog):
     """On virtual time."""
     loop = VirtualLoop(Random(1))
 
@@ -273,7 +273,7 @@ def test_each_answer_gives_the_broker_its_time_again(caplog):
         client.send(request_frame(0) + request_frame(1))
         await asyncio.sleep(500)
         broker.send(heartbeat_response(0))
-        # Who waits for nothing more than it may have unanswered, waits as long as it likes.
+        # A client within its limit of unanswered requests may wait for any time.
         await asyncio.sleep(5000)
         assert not client.lost
         assert not caplog.records
@@ -284,7 +284,7 @@ def test_each_answer_gives_the_broker_its_time_again(caplog):
     loop.close()
 
 
-async def test_what_is_held_is_bounded(scene):
+async def test_held_bytes_are_limited(scene):
     gateway = await scene.gateway(max_in_flight=1)
     client, broker = await scene.pair(gateway)
     client.send(request_frame(0))
@@ -302,7 +302,7 @@ async def test_what_is_held_is_bounded(scene):
     assert broker.received == held
 
 
-async def test_requests_without_an_answer_are_not_waited_for(scene):
+async def test_requests_without_a_response_are_not_awaited(scene):
     gateway = await scene.gateway(max_in_flight=2)
     client, broker = await scene.pair(gateway)
     sent = b"".join(request_frame(number, ProduceRequest(acks=0), 9) for number in range(100))
@@ -314,7 +314,7 @@ async def test_requests_without_an_answer_are_not_waited_for(scene):
     await client.receive(heartbeat_response(100))
 
 
-async def test_nobody_listens_upstream(scene, caplog):
+async def test_an_unreachable_broker_ends_the_client(scene, caplog):
     caplog.set_level(logging.WARNING)
     gateway = await scene.gateway(upstream=(scene.host, 1))
     client = await scene.client(gateway)
@@ -325,7 +325,7 @@ async def test_nobody_listens_upstream(scene, caplog):
 
 
 class Never:
-    """A connector that is never done."""
+    """A connector that never finishes."""
 
     def __init__(self, error=None, addresses=("address",)):
         self.error = error
@@ -342,7 +342,7 @@ class Never:
         await asyncio.Event().wait()
 
 
-async def test_a_broker_that_does_not_answer(scene, caplog):
+async def test_a_broker_that_does_not_accept_in_time_ends_the_client(scene, caplog):
     caplog.set_level(logging.WARNING)
     gateway = await scene.gateway(upstream=("broker", 1), connector=Never(), connect_timeout=0.05)
     client = await scene.client(gateway)
@@ -367,7 +367,7 @@ async def test_all_addresses_are_tried_by_the_brokers_name(scene, caplog):
 
 
 class Silent:
-    """A connector of a broker with an address that nobody answers at, and another."""
+    """A connector of a broker with two addresses, of which the first does not answer."""
 
     def __init__(self, connector, host, error=None):
         self.connector = connector
@@ -386,8 +386,8 @@ class Silent:
 
 
 @pytest.mark.parametrize("error", [None, TimeoutError(110, "Connection timed out")])
-async def test_an_address_that_does_not_answer_leaves_time_for_the_next(scene, error):
-    """It took all of the time; and the system's own TimeoutError was taken for the end of it."""
+async def test_a_silent_address_leaves_time_for_the_next(scene, error):
+    """It once took all of the time, and the system's own TimeoutError counted as the deadline."""
     await scene.gateway()
     connector = Silent(scene.connector, scene.host, error)
     gateway = await scene.gateway(
@@ -398,8 +398,8 @@ async def test_an_address_that_does_not_answer_leaves_time_for_the_next(scene, e
     await broker.receive(request_frame(1))
 
 
-async def test_requests_before_a_bad_one_are_answered(scene, caplog):
-    """They came in the same receive, and were thrown away with it."""
+async def test_requests_before_an_invalid_one_are_answered(scene, caplog):
+    """They came in the same receive, and were once dropped with it."""
     caplog.set_level(logging.WARNING)
     gateway = await scene.gateway()
     client, broker = await scene.pair(gateway)
@@ -418,8 +418,8 @@ async def test_requests_before_a_bad_one_are_answered(scene, caplog):
     assert "which sent a request of -1 bytes" in record.getMessage()
 
 
-async def test_a_bad_request_that_comes_in_pieces_ends_its_client(scene):
-    """The rest of it was waited for, and never looked at."""
+async def test_an_invalid_request_in_pieces_ends_its_client(scene):
+    """Its rest was once awaited, and never parsed."""
     gateway = await scene.gateway()
     client, broker = await scene.pair(gateway)
     # A Produce request whose client id has the length -2.
@@ -432,7 +432,7 @@ async def test_a_bad_request_that_comes_in_pieces_ends_its_client(scene):
     await until(lambda: not gateway.metrics()["connections"])
 
 
-async def test_a_broker_that_falls_silent_in_an_answer_after_a_bad_request(scene, caplog):
+async def test_a_broker_that_stops_inside_a_response_after_an_invalid_request_is_disconnected(scene, caplog):
     caplog.set_level(logging.WARNING)
     gateway = await scene.gateway(stall_timeout=0.1)
     client, broker = await scene.pair(gateway)
@@ -444,7 +444,7 @@ async def test_a_broker_that_falls_silent_in_an_answer_after_a_bad_request(scene
     assert "it has not answered 1 request of" in caplog.text
 
 
-async def test_a_broker_that_never_answers_what_was_before_a_bad_request(scene, caplog):
+async def test_a_broker_that_never_answers_requests_before_an_invalid_one_is_disconnected(scene, caplog):
     caplog.set_level(logging.WARNING)
     gateway = await scene.gateway(stall_timeout=0.1)
     client, broker = await scene.pair(gateway)
@@ -455,7 +455,7 @@ async def test_a_broker_that_never_answers_what_was_before_a_bad_request(scene, 
     assert "it has not answered 1 request of" in caplog.text
 
 
-async def test_responses_before_a_bad_one_reach_the_client(scene, caplog):
+async def test_responses_before_an_invalid_one_reach_the_client(scene, caplog):
     caplog.set_level(logging.WARNING)
     gateway = await scene.gateway()
     client, broker = await scene.pair(gateway)
@@ -468,7 +468,7 @@ async def test_responses_before_a_bad_one_reach_the_client(scene, caplog):
     assert "answered the request 9 instead of 2, which is next" in caplog.text
 
 
-async def test_a_connector_that_fails_in_another_way(scene, caplog):
+async def test_any_other_error_of_a_connector_is_logged(scene, caplog):
     gateway = await scene.gateway(upstream=("broker", 1), connector=Never(RuntimeError("odd")))
     client = await scene.client(gateway)
     assert await client.end() is None
@@ -477,7 +477,7 @@ async def test_a_connector_that_fails_in_another_way(scene, caplog):
 
 
 class Brief:
-    """A connector whose connection has ended before it is handed over."""
+    """A connector whose connection has ended before it is returned."""
 
     def __init__(self):
         self.closed = 0
@@ -493,7 +493,7 @@ class Brief:
         self.closed += 1
 
 
-async def test_a_connection_to_the_broker_that_ends_at_once(scene):
+async def test_a_connection_to_the_broker_that_ends_at_once_ends_the_client(scene):
     connector = Brief()
     gateway = await scene.gateway(upstream=("broker", 1), connector=connector)
     client = await scene.client(gateway)
@@ -503,7 +503,7 @@ async def test_a_connection_to_the_broker_that_ends_at_once(scene):
 
 
 @pytest.mark.parametrize("how", ["close", "abort"])
-async def test_a_broker_that_goes_ends_its_client_after_what_it_sent(scene, how):
+async def test_a_closed_broker_ends_its_client_after_its_data(scene, how):
     gateway = await scene.gateway()
     client, broker = await scene.pair(gateway)
     client.send(fetch_request(1) + request_frame(2))
@@ -521,7 +521,7 @@ async def test_a_broker_that_goes_ends_its_client_after_what_it_sent(scene, how)
 
 
 @pytest.mark.parametrize("how", ["close", "abort"])
-async def test_what_a_client_sent_before_it_went_reaches_the_broker(scene, how):
+async def test_data_of_a_closed_client_reach_the_broker(scene, how):
     """Requests that have arrived are executed although no client waits for the response."""
     gateway = await scene.gateway()
     client, broker = await scene.pair(gateway)
@@ -534,7 +534,7 @@ async def test_what_a_client_sent_before_it_went_reaches_the_broker(scene, how):
     await until(lambda: not gateway.metrics()["connections"])
 
 
-async def test_a_client_that_goes_while_the_broker_is_being_connected(scene):
+async def test_a_client_may_disconnect_while_the_broker_is_being_connected(scene):
     connector = Never()
     gateway = await scene.gateway(upstream=("broker", 1), connector=connector, connect_timeout=0.1)
     client = await scene.client(gateway)
@@ -544,7 +544,7 @@ async def test_a_client_that_goes_while_the_broker_is_being_connected(scene):
     assert gateway.metrics()["upstream_failures"] == 1
 
 
-async def test_what_a_closed_client_does_not_take_is_dropped_in_time(scene):
+async def test_data_that_a_closed_client_does_not_read_are_dropped_in_time(scene):
     gateway = await scene.gateway(close_timeout=0.05)
     client, broker = await scene.pair(gateway)
     client.send(fetch_request(1))
@@ -567,7 +567,7 @@ async def test_what_a_closed_client_does_not_take_is_dropped_in_time(scene):
         (struct.pack(">ihhi", 100, 3, 99, 1), "API key 3 in version 99"),
     ],
 )
-async def test_a_client_that_sends_no_requests_is_ended(scene, caplog, data, text):
+async def test_a_client_that_sends_invalid_bytes_is_disconnected(scene, caplog, data, text):
     caplog.set_level(logging.WARNING)
     gateway = await scene.gateway()
     client, broker = await scene.pair(gateway)
@@ -578,7 +578,7 @@ async def test_a_client_that_sends_no_requests_is_ended(scene, caplog, data, tex
     assert text in caplog.text
 
 
-async def test_a_broker_that_sends_no_responses_is_left(scene, caplog):
+async def test_a_broker_that_sends_invalid_bytes_is_disconnected(scene, caplog):
     caplog.set_level(logging.WARNING)
     gateway = await scene.gateway()
     client, broker = await scene.pair(gateway)
@@ -590,13 +590,13 @@ async def test_a_broker_that_sends_no_responses_is_left(scene, caplog):
     assert "it expects TLS, so set security.protocol=SSL" in caplog.text
 
 
-async def test_clients_are_bounded(scene, caplog):
+async def test_the_number_of_clients_is_limited(scene, caplog):
     caplog.set_level(logging.WARNING)
     gateway = await scene.gateway(max_connections=2)
     first, _ = await scene.pair(gateway)
     await scene.pair(gateway)
     for _ in range(2):
-        # A reset may be seen before connecting is done.
+        # A reset may be seen before connecting is finished.
         with contextlib.suppress(ConnectionResetError):
             await (await scene.client(gateway)).end()
     assert gateway.metrics()["connections_refused"] == 2
@@ -608,7 +608,7 @@ async def test_clients_are_bounded(scene, caplog):
     await broker.receive(request_frame(1))
 
 
-async def test_stopping_waits_for_answers(scene):
+async def test_stopping_waits_for_responses(scene):
     gateway = await scene.gateway()
     client, broker = await scene.pair(gateway)
     idle, _ = await scene.pair(gateway)
@@ -618,7 +618,7 @@ async def test_stopping_waits_for_answers(scene):
     port = gateway.port
     stopping = asyncio.ensure_future(gateway.stop())
     assert await idle.end() is None
-    # The rest of a request that has begun is taken, and no further one.
+    # The rest of a request that has begun is accepted, but no further request.
     client.send(rest[20:] + request_frame(3))
     await broker.receive(rest[20:])
     broker.send(heartbeat_response(1) + heartbeat_response(2)[:9])
@@ -646,8 +646,8 @@ async def test_stopping_has_a_deadline(scene, caplog):
     assert "Resetting 1 connection that did not finish within 0.05 s" in caplog.text
 
 
-async def test_stopping_while_the_broker_is_being_connected(scene):
-    """Also before the task that connects has begun."""
+async def test_stopping_cancels_connecting_to_the_broker(scene):
+    """Also before the first step of the connecting task."""
     gateway = await scene.gateway(upstream=("broker", 1), connector=Never())
     clients = [await scene.client(gateway) for _ in range(3)]
     await until(lambda: gateway.metrics()["connections"] == 3)
@@ -658,7 +658,7 @@ async def test_stopping_while_the_broker_is_being_connected(scene):
     assert gateway.metrics()["connections"] == 0
 
 
-async def test_a_gateway_starts_again(scene):
+async def test_a_gateway_can_start_again(scene):
     gateway = await scene.gateway()
     await gateway.stop()
     await gateway.start(scene.host, 0)
@@ -667,7 +667,7 @@ async def test_a_gateway_starts_again(scene):
     await broker.receive(request_frame(1))
 
 
-async def test_the_end_of_the_block_stops_it():
+async def test_the_end_of_its_block_stops_a_gateway():
     network = MemoryNetwork()
     async with Gateway(network, network, ("broker", 1), AddressMap({})) as gateway:
         await gateway.start("gateway", 1)
@@ -675,8 +675,8 @@ async def test_the_end_of_the_block_stops_it():
     assert not network.listeners
 
 
-async def test_a_session_that_has_ended_is_free(scene):
-    """Nothing of it is kept, by timers or otherwise."""
+async def test_an_ended_session_is_freed(scene):
+    """Neither a timer nor anything else refers to it."""
     gateway = await scene.gateway()
     client, _ = await scene.pair(gateway)
     (session,) = map(weakref.ref, gateway._sessions)
@@ -687,8 +687,8 @@ async def test_a_session_that_has_ended_is_free(scene):
     assert session() is None
 
 
-async def test_five_hundred_clients_that_do_not_read():
-    """What is held for each is a receive at most."""
+async def test_five_hundred_clients_that_do_not_read_take_limited_memory():
+    """At most one receive is held for each."""
     network = MemoryNetwork()
     brokers = []
 

@@ -1,6 +1,6 @@
-"""Clients that this project did not write, on Apache Kafka, each broker behind a gateway that listens on TCP.
+"""Clients of other projects on Apache Kafka, with a gateway that listens on TCP beside each broker.
 
-TCP stands for RDMA here, which foreign clients do not speak; the gateway is the same.
+TCP takes the place of RDMA here, which other clients do not support; the gateway is the same.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ VALUES = [b"%06d" % number for number in range(COUNT)]
 
 
 class Gateways:
-    """A gateway for each broker of a cluster, in a thread of their own."""
+    """A gateway for each broker of a cluster, all in one thread."""
 
     def __init__(self, brokers: dict[int, tuple[str, int]], context: ssl.SSLContext | None = None) -> None:
         self._brokers = brokers
@@ -131,7 +131,7 @@ def confluent_write(servers: str, topic: str, **config: Any) -> None:
 
 
 def confluent_read(servers: str, topic: str) -> list[bytes]:
-    """As a group, so that its coordinator is found too."""
+    """Read as a member of a group, so that its coordinator is used too."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": servers, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
     )
@@ -215,8 +215,8 @@ READERS: dict[str, Callable[[str, str], list[bytes]]] = {
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_what_foreign_clients_write_through_gateways(cluster, gateways, topic, writer):
-    """With one gateway to begin with: the others are found by what brokers tell."""
+def test_other_clients_can_write_through_gateways(cluster, gateways, topic, writer):
+    """The clients know one gateway at first; the others are in the brokers' metadata."""
     before = {number: gateway.metrics()["bytes_from_clients"] for number, gateway in gateways.gateways.items()}
     WRITERS[writer](gateways.address(1), topic)
     assert sorted(confluent_read(cluster.bootstrap_servers, topic)) == VALUES
@@ -226,7 +226,7 @@ def test_what_foreign_clients_write_through_gateways(cluster, gateways, topic, w
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_what_foreign_clients_read_through_gateways(cluster, gateways, topic, reader):
+def test_other_clients_can_read_through_gateways(cluster, gateways, topic, reader):
     confluent_write(cluster.bootstrap_servers, topic)
     assert sorted(READERS[reader](gateways.address(2), topic)) == VALUES
     assert gateways.total("addresses_unmapped") == 0
@@ -234,8 +234,8 @@ def test_what_foreign_clients_read_through_gateways(cluster, gateways, topic, re
 
 
 @pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
-def test_transactions_from_topic_to_topic(cluster, gateways, topic, group_protocol):
-    """Offsets and records go together, by the coordinators of both; ``consumer`` is the group protocol of KIP-848."""
+def test_transactions_from_topic_to_topic_pass(cluster, gateways, topic, group_protocol):
+    """Offsets and records in one transaction, with both coordinators; ``consumer`` is the group protocol of KIP-848."""
     confluent_write(cluster.bootstrap_servers, topic)
     results = cluster.create_topic(f"{topic}-results", PARTITIONS)
     servers = gateways.address(1)
@@ -273,20 +273,20 @@ def test_transactions_from_topic_to_topic(cluster, gateways, topic, group_protoc
     assert producer.flush(60) == 0
     producer.abort_transaction(60)
     assert [partition.offset for partition in committed] == [COUNT // PARTITIONS] * PARTITIONS
-    # Read without gateways, and to the end: what was aborted is not there, and nothing is there twice.
+    # Read without gateways to the end: there are neither aborted nor duplicated records.
     assert sorted(read_all(cluster.bootstrap_servers, results)) == VALUES
     assert gateways.total("addresses_unmapped") == 0
 
 
-def test_an_administrator_sees_gateways(gateways):
+def test_admin_clients_see_gateways(gateways):
     admin = AdminClient({"bootstrap.servers": gateways.address(3)})
     described = admin.describe_cluster(request_timeout=30).result(30)
     expected = {number: gateway.port for number, gateway in gateways.gateways.items()}
     assert {node.id: node.port for node in described.nodes} == expected
 
 
-def test_the_newest_kafka_is_cut_of_nothing(cluster, gateways):
-    """What clients are offered is what Apache Kafka 4.4 offers."""
+def test_all_versions_of_the_newest_kafka_are_offered(cluster, gateways):
+    """Clients are offered exactly the versions of Apache Kafka 4.4."""
 
     async def offered(address: str) -> dict[int, tuple[int, int]]:
         async with await WireClient.connect(address) as client:
@@ -301,8 +301,8 @@ def test_the_newest_kafka_is_cut_of_nothing(cluster, gateways):
     asyncio.run(both())
 
 
-def test_a_broker_that_is_killed_under_its_clients(cluster, topic):
-    """What was acknowledged is there once, whatever came of the connections."""
+def test_a_killed_broker_loses_no_acknowledged_record(cluster, topic):
+    """Acknowledged records are stored once, whatever happens to the connections."""
     producer_config = {"linger.ms": 1, "batch.num.messages": 5, "message.timeout.ms": 120_000}
     with Gateways(plain_brokers(cluster)) as gateways:
         writing = threading.Thread(
@@ -325,7 +325,7 @@ def test_a_broker_that_is_killed_under_its_clients(cluster, topic):
 
 
 def read_all(servers: str, topic: str) -> list[bytes]:
-    """All that is in the topic and not aborted."""
+    """Return all committed records of the topic."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": servers, "group.id": "reading", "enable.partition.eof": True}
     )
@@ -346,8 +346,8 @@ def read_all(servers: str, topic: str) -> list[bytes]:
         consumer.close()
 
 
-def test_tls_to_the_broker(cluster, topic):
-    """The gateway's connection is encrypted and checked, its clients' are its transport's affair."""
+def test_the_connection_to_the_broker_may_use_tls(cluster, topic):
+    """The gateway's connection is encrypted and verified; that of its clients depends on their transport."""
     context = ssl.create_default_context(cafile=str(cluster.certificates.authority))
     brokers = {number: ("localhost", node.port["SSL"]) for number, node in cluster.nodes.items()}
     with Gateways(brokers, context) as gateways:
@@ -356,7 +356,7 @@ def test_tls_to_the_broker(cluster, topic):
         assert gateways.total("addresses_unmapped") == 0
 
 
-def test_a_broker_that_speaks_tls_to_a_gateway_that_does_not(cluster, caplog):
+def test_a_missing_tls_configuration_is_named(cluster, caplog):
     brokers = {1: ("localhost", cluster.nodes[1].port["SSL"])}
     with Gateways(brokers) as gateways:
 
@@ -396,7 +396,7 @@ def run_with_sasl(cluster: KafkaCluster, body: Callable[[Gateways], Coroutine[An
 
 
 def test_a_client_authenticates_to_the_broker(sasl_cluster):
-    """SASL is between the client and the broker; the gateway has no part in it."""
+    """SASL is between the client and the broker; the gateway only passes it on."""
     with Gateways({1: ("localhost", sasl_cluster.nodes[1].port["SSL"])}) as gateways:
         topic = sasl_cluster.create_topic(f"topic-{uuid.uuid4().hex[:8]}", PARTITIONS)
         sasl = {
@@ -410,8 +410,8 @@ def test_a_client_authenticates_to_the_broker(sasl_cluster):
 
 
 @pytest.mark.parametrize(("password", "accepted"), [(b"secret", True), (b"wrong", False)])
-def test_raw_tokens_after_the_first_handshake_version(sasl_cluster, password, accepted):
-    """As clients of before KIP-152 authenticate: tokens without a request header."""
+def test_raw_tokens_pass_after_the_first_handshake_version(sasl_cluster, password, accepted):
+    """Clients before KIP-152 send tokens without a request header."""
 
     async def body(gateways: Gateways) -> None:
         async with await WireClient.connect(gateways.address(1)) as client:

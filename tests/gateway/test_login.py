@@ -27,7 +27,7 @@ BOTH = pytest.mark.parametrize("config", [PLAIN, SCRAM], ids=["PLAIN", "SCRAM"])
 
 
 class Watched:
-    """A login that says what was asked of it."""
+    """A login that records its calls."""
 
     def __init__(self, login):
         self._login = login
@@ -55,7 +55,7 @@ class Watched:
 
 
 class Watching:
-    """Makes watched logins."""
+    """Makes logins that record their calls."""
 
     def __init__(self, **keys):
         self._make = login_of(**keys)
@@ -82,7 +82,7 @@ class Without:
     def rejected(self, authenticator):
         raise AssertionError("nobody has rejected anything")
 
-    # The simulated loop has threads of its own.
+    # The simulated loop has its own threads.
     executor = None
 
     def stop(self):
@@ -93,7 +93,7 @@ class Without:
 
 
 class Blocking:
-    """An authenticator whose first step belongs into a thread."""
+    """An authenticator with a first step that runs in a thread."""
 
     mechanism = "PLAIN"
     step_blocks = True
@@ -122,7 +122,7 @@ def test_a_gateway_logs_in_before_a_byte_of_a_client_passes(config):
             client.send(metadata_request(0) + metadata_request(1))
             await world.until(lambda: client.received)
             await asyncio.sleep(1)
-            # The client's correlation ids are its own, and nothing of the exchange is in front of them.
+            # The client's correlation ids are its own, without those of the exchange.
             assert correlation_ids(client.received) == [0, 1]
             client.transport.close()
         return rules
@@ -201,7 +201,7 @@ def test_a_password_that_was_changed_serves_the_next_client():
 
 @pytest.mark.parametrize("api", SASL_STEPS, ids=lambda api: api.name)
 @pytest.mark.parametrize("config", [PLAIN, SCRAM], ids=["PLAIN", "SCRAM"])
-def test_a_broker_that_hangs_in_the_exchange_is_left(config, api, caplog):
+def test_a_broker_that_hangs_in_the_exchange_is_disconnected(config, api, caplog):
     async def scenario(world):
         secure(world.cluster)
         world.cluster.faults.append(Fault(api=api, answer="silence"))
@@ -219,7 +219,7 @@ def test_a_broker_that_hangs_in_the_exchange_is_left(config, api, caplog):
     assert f"broker1:9092 has not finished SASL {name} within 5 s after the gateway began to connect." in caplog.text
 
 
-def test_connecting_and_logging_in_share_one_deadline(caplog):
+def test_connecting_and_authenticating_share_one_deadline(caplog):
     async def scenario(world):
         secure(world.cluster)
         world.latency = lambda: 4.0
@@ -234,7 +234,7 @@ def test_connecting_and_logging_in_share_one_deadline(caplog):
             client = await scene.client()
             await world.until(lambda: client.lost)
             assert scene.metric("upstream_failures") == 1
-            # An answer that comes too late changes nothing.
+            # A late response changes nothing.
             await asyncio.sleep(10)
 
     run(scenario, nodes=1)
@@ -354,7 +354,7 @@ def test_scram_computes_in_a_thread():
             client = await scene.client()
             client.send(metadata_request(0))
             await world.until(lambda: client.received)
-            # One call reads the password.
+            # The password is read in one call.
             assert world.loop.executor_calls == before + 2
             client.transport.close()
 
@@ -363,8 +363,8 @@ def test_scram_computes_in_a_thread():
 
 @BOTH
 @pytest.mark.parametrize("how", ["close", "abort"])
-def test_a_client_that_goes_while_the_gateway_logs_in_leaves_nothing(config, how):
-    """At every turn of the loop."""
+def test_a_client_that_disconnects_during_the_login_leaves_nothing(config, how):
+    """At every pass of the loop."""
 
     def play(turns):
         async def scenario(world):
@@ -387,8 +387,8 @@ def test_a_client_that_goes_while_the_gateway_logs_in_leaves_nothing(config, how
 
 
 @BOTH
-def test_stopping_while_the_gateway_logs_in_leaves_nothing(config, caplog):
-    """At every turn of the loop."""
+def test_stopping_during_the_login_leaves_nothing(config, caplog):
+    """At every pass of the loop."""
     caplog.set_level(logging.WARNING)
 
     def play(turns):
@@ -411,7 +411,7 @@ def test_stopping_while_the_gateway_logs_in_leaves_nothing(config, caplog):
         return run(scenario, nodes=1)[0]
 
     seen = {play(turns) for turns in range(TURNS)}
-    # It was stopped before connecting, in each step of the exchange, and behind it.
+    # It was stopped before connecting, in each step of the exchange, and after it.
     assert seen >= set(range(4))
     assert not [record for record in caplog.records if record.name.startswith("aioproducer.gateway")]
 
@@ -432,7 +432,7 @@ def test_a_gateway_starts_again_with_a_new_login():
     run(scenario, nodes=1)
 
 
-async def test_a_port_that_is_taken_closes_the_login():
+async def test_a_port_in_use_closes_the_login():
     network = MemoryNetwork()
     network.listen(*GATEWAY, lambda transport: None)
     making = Watching(**PLAIN)
@@ -442,7 +442,7 @@ async def test_a_port_that_is_taken_closes_the_login():
     assert [login.closed for login in making.made] == [1]
 
 
-async def test_a_configuration_that_is_wrong_is_seen_at_the_start():
+async def test_a_wrong_configuration_is_an_error_of_the_start():
     def make_login():
         raise ConfigurationError("sasl.mechanism is wrong")
 
@@ -454,7 +454,7 @@ async def test_a_configuration_that_is_wrong_is_seen_at_the_start():
 
 
 @BOTH
-def test_a_producer_with_sasl_learns_that_such_a_gateway_offers_none(config):
+def test_a_producer_with_sasl_has_an_error_at_a_gateway_that_offers_none(config):
     async def scenario(world):
         secure(world.cluster)
         async with gated(world, login_of(**PLAIN)) as scene, scene.producer(**config) as producer:
@@ -475,7 +475,7 @@ def test_a_sasl_request_that_was_not_offered_does_not_reach_the_broker(lifetime,
             client.send(b"".join(encode_request(versions, 4, 1, "client")))
             client.send(b"".join(encode_request(SaslHandshakeRequest(mechanism="PLAIN"), 1, 2, "client")))
             await world.until(lambda: client.lost)
-            # What was asked before is answered.
+            # Earlier requests are answered.
             assert correlation_ids(client.received) == [1]
 
     _, world = run(scenario, nodes=1)
@@ -485,7 +485,7 @@ def test_a_sasl_request_that_was_not_offered_does_not_reach_the_broker(lifetime,
 
 @pytest.mark.parametrize("window", [1, 2, 7])
 @BOTH
-def test_a_broker_that_answers_byte_by_byte(config, window):
+def test_a_broker_may_answer_byte_by_byte(config, window):
     class Slow:
         """The gateway receives few bytes at a time from the broker."""
 

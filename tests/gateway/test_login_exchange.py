@@ -1,4 +1,4 @@
-"""The exchange of a login against every way in which the broker's bytes may come."""
+"""The exchange of a login, with the broker's bytes split in every way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.simulation.sasl import PLAIN, secure
 
 
 class Wire:
-    """A transport that keeps what is written, and takes it at once or not."""
+    """A transport that records writes, and completes them at once or later."""
 
     peer = "broker1:9092"
 
@@ -32,7 +32,7 @@ class Wire:
 
 
 class Behind:
-    """The handler behind the exchange."""
+    """The handler that follows the exchange."""
 
     def __init__(self):
         self.received = bytearray()
@@ -50,7 +50,7 @@ class Behind:
 
 
 class Login:
-    """Counts rejections; the tests have the authenticator."""
+    """Counts rejections; the tests provide the authenticator."""
 
     mechanism = "PLAIN"
 
@@ -68,7 +68,7 @@ class Login:
 
 
 class Exchange:
-    """An authentication against bytes that the test has."""
+    """An authentication with bytes from the test instead of a broker."""
 
     def __init__(self, takes=True):
         self.wire = Wire(takes)
@@ -81,7 +81,7 @@ class Exchange:
         self.task = asyncio.ensure_future(self.authentication.run(self.wire, deadline, 60))
 
     async def outcome(self):
-        """The error, if there is one so far."""
+        """Return the error, if there is one so far."""
         for _ in range(3):
             await asyncio.sleep(0)
         return self.task.exception() if self.task.done() else "in progress"
@@ -92,7 +92,7 @@ class Exchange:
 
 
 def responses(password="right"):
-    """The broker's answers in an exchange of PLAIN, one by one."""
+    """Return the broker's responses in an exchange of PLAIN, one by one."""
 
     async def scenario(world):
         secure(world.cluster, passwords={"alice": password}, session_lifetime=60.0)
@@ -131,12 +131,12 @@ async def feed(exchange, pieces):
         await asyncio.sleep(0)
 
 
-async def test_the_answers_of_the_broker_may_be_split_anywhere(answers):
+async def test_the_brokers_responses_may_be_split_anywhere(answers):
     whole = b"".join(answers)
     for cut in range(len(whole) + 1):
         exchange = Exchange()
         await asyncio.sleep(0)
-        # An answer that comes before its request is none: each is fed when it is due.
+        # A response before its request is an error, so each is fed after its request.
         position = 0
         for answer in answers:
             at = min(max(cut - position, 0), len(answer))
@@ -148,7 +148,7 @@ async def test_the_answers_of_the_broker_may_be_split_anywhere(answers):
         assert exchange.behind.received == b"of the client"
 
 
-async def test_the_exchange_ends_with_its_last_byte_and_not_sooner(answers):
+async def test_the_exchange_ends_exactly_with_its_last_byte(answers):
     exchange = Exchange()
     await asyncio.sleep(0)
     for count, byte in enumerate(b"".join(answers), 1):
@@ -159,8 +159,8 @@ async def test_the_exchange_ends_with_its_last_byte_and_not_sooner(answers):
 
 
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 8, 12, 100])
-async def test_bytes_behind_the_last_answer_in_one_piece_with_it_are_refused(answers, count):
-    """They answer nothing, whatever they are."""
+async def test_bytes_in_one_piece_with_the_last_response_are_refused(answers, count):
+    """No request belongs to them, whatever they are."""
     exchange = Exchange()
     await asyncio.sleep(0)
     more = (b"\x00\x00\x00\x08\x00\x00\x00\x03\x00\x00\x00\x00" * 10)[:count]
@@ -170,7 +170,7 @@ async def test_bytes_behind_the_last_answer_in_one_piece_with_it_are_refused(ans
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_what_a_hostile_broker_answers_ends_with_an_error_or_is_waited_for(answers, seed):
+async def test_any_response_of_a_hostile_broker_is_an_error_or_incomplete(answers, seed):
     random = Random(seed)
     for _ in range(150):
         exchange = Exchange()

@@ -14,7 +14,7 @@ from tests.simulation.sasl import PLAIN, SCRAM, secure
 
 
 async def ask_until_the_end(world, client, in_flight):
-    """Ask without a pause; how many times."""
+    """Send requests without a pause; return their number."""
     asked = 0
     while not client.lost:
         if asked - len(correlation_ids(client.received, whole=False)) < in_flight:
@@ -27,7 +27,7 @@ async def ask_until_the_end(world, client, in_flight):
 @pytest.mark.parametrize("delay", [0.0, 0.02])
 @pytest.mark.parametrize("seed", range(2))
 def test_the_end_of_a_session_loses_no_response_and_repeats_none(delay, seed):
-    """What has passed is answered, in order; what has not passed is not done."""
+    """Passed requests are answered in order; other requests are not executed."""
 
     async def scenario(world):
         secure(world.cluster, session_lifetime=3.0)
@@ -52,8 +52,8 @@ def test_the_end_of_a_session_loses_no_response_and_repeats_none(delay, seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_broker_that_ends_the_session_before_all_is_answered_does_nothing_unanswered(seed):
-    """Its queue takes longer than what is left of the session: a broker looks at the session with each request."""
+def test_a_broker_that_ends_the_session_early_executes_no_unanswered_request(seed):
+    """Its queue takes longer than the rest of the session: a broker checks the session at each request."""
 
     async def scenario(world):
         secure(world.cluster, session_lifetime=3.0)
@@ -102,7 +102,7 @@ def test_sessions_end_under_load_without_a_loss_a_duplicate_or_another_order(ide
     assert not world.events(what="not authenticated")
 
 
-def test_a_client_that_is_idle_at_the_end_of_the_session_is_ended():
+def test_an_idle_client_is_disconnected_at_the_end_of_the_session():
     async def scenario(world):
         secure(world.cluster, session_lifetime=100.0)
         async with gated(world, login_of(**PLAIN)) as scene:
@@ -122,7 +122,7 @@ def test_a_client_that_is_idle_at_the_end_of_the_session_is_ended():
     run(scenario, nodes=1)
 
 
-def test_a_client_that_is_shorter_than_its_session_leaves_no_timer():
+def test_a_client_that_ends_before_its_session_leaves_no_timer():
     async def scenario(world):
         secure(world.cluster, session_lifetime=100.0)
         async with gated(world, login_of(**PLAIN)) as scene:

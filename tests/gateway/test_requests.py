@@ -1,4 +1,4 @@
-"""What is learnt of requests on their way to the broker."""
+"""Requests on their way to the broker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def streaming(max_request_size=MAX):
 
 
 def refusal(stream, data):
-    """Why ``data`` was refused."""
+    """Return why ``data`` was refused."""
     stream.feed(data)
     return str(stream.failure)
 
@@ -55,7 +55,7 @@ REQUESTS = [(api.key, api.request, version) for api in APIS.values() for version
     st.none() | st.just("") | st.just("client"),
     cuts,
 )
-def test_requests_pass_and_those_that_are_answered_are_noted(requests, client_id, cuts):
+def test_requests_pass_and_expected_responses_are_recorded(requests, client_id, cuts):
     sent, expected = b"", []
     for number, ((key, _, version), request) in enumerate(requests):
         sent += frame(request, version, number, client_id)
@@ -63,7 +63,7 @@ def test_requests_pass_and_those_that_are_answered_are_noted(requests, client_id
             expected.append(Expected(number, key, version))
     exchange, stream = streaming()
     assert feed(stream, pieces_of(sent, cuts)) == sent
-    # Raw tokens are looked for after SaslHandshake of version 0; a request that begins as one is one.
+    # Raw tokens are possible after SaslHandshake of version 0; a frame that begins like a request is one.
     assert list(exchange.expected) == expected
     assert exchange.requests == len(requests)
     assert stream.between_requests
@@ -81,8 +81,8 @@ def test_a_request_without_acks_leaves_nothing_behind(version, transactional_id,
     assert [request.correlation_id for request in exchange.expected] == [-1, 1]
 
 
-def test_a_request_of_old_has_its_acks_first():
-    """Produce of versions 0 to 2 has no transactional id; a broker that refuses it is not this stream's affair."""
+def test_an_old_produce_request_has_its_acks_first():
+    """Produce of versions 0 to 2 has no transactional id; whether the broker accepts it does not matter here."""
     exchange, stream = streaming()
     for acks in (0, 1):
         body = struct.pack(">hhihhii", 0, 2, acks, -1, acks, 1000, 0)
@@ -99,7 +99,7 @@ def test_a_produce_request_that_ends_before_its_acks_is_refused(size):
 
 @settings(max_examples=50)
 @given(cuts, st.sampled_from([6, 7, 300, 32767]))
-def test_an_unknown_version_of_api_versions_is_made_one_that_no_broker_has(cuts, version):
+def test_an_unknown_version_of_api_versions_becomes_one_that_no_broker_has(cuts, version):
     """The gateway could not read the response of a broker with that version; now the broker returns its versions."""
     sent = bytearray(frame(ApiVersionsRequest(client_software_name="x"), 5))
     struct.pack_into(">h", sent, 6, version)
@@ -111,7 +111,7 @@ def test_an_unknown_version_of_api_versions_is_made_one_that_no_broker_has(cuts,
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(3, 14), (3, -1), (4, 0), (95, 0), (-1, 0), (18, -1), (22, 7)])
-def test_what_clients_are_not_offered_is_refused(api_key, version):
+def test_requests_that_were_not_offered_are_refused(api_key, version):
     _, stream = streaming()
     text = f"API key {api_key} in version {version}, which clients were not offered"
     assert text in refusal(stream, struct.pack(">ihhi", 100, api_key, version, 1))
@@ -127,7 +127,7 @@ def test_what_clients_are_not_offered_is_refused(api_key, version):
         (0, "a request of 0 bytes, too short"),
     ],
 )
-def test_a_size_that_cannot_be_is_refused(size, text):
+def test_an_impossible_size_is_refused(size, text):
     _, stream = streaming()
     assert text in refusal(stream, struct.pack(">i", size))
 
@@ -164,8 +164,8 @@ def test_the_largest_request_passes():
         max_size=4,
     ),
 )
-def test_raw_tokens_are_no_requests(cuts, tokens):
-    """After SaslHandshake of version 0 a client sends tokens with nothing but a size, then requests again."""
+def test_raw_tokens_do_not_count_as_requests(cuts, tokens):
+    """After SaslHandshake of version 0 a client sends tokens with only a size, then requests again."""
     sent = frame(SaslHandshakeRequest(mechanism="PLAIN"), 0, 1)
     sent += b"".join(struct.pack(">i", len(token)) + token for token in tokens)
     exchange, stream = streaming()
@@ -180,7 +180,7 @@ def test_raw_tokens_are_no_requests(cuts, tokens):
     assert "too short for its header" in refusal(stream, b"\x00\x00\x00\x00")
 
 
-def test_tokens_in_requests_are_requests():
+def test_tokens_in_requests_count_as_requests():
     exchange, stream = streaming()
     stream.feed(frame(SaslHandshakeRequest(mechanism="PLAIN"), 1, 1))
     stream.feed(frame(SaslAuthenticateRequest(auth_bytes=b"\x00user\x00password"), 2, 2))
@@ -217,8 +217,8 @@ def test_random_bytes_are_refused_or_pass(data, cuts, raw):
 
 @settings(max_examples=50)
 @given(st.integers(0, 3), cuts)
-def test_what_is_before_a_bad_request_passes_and_nothing_behind_it(good, cuts):
-    """Requests of the same receive were thrown away with it."""
+def test_only_requests_before_an_invalid_one_pass(good, cuts):
+    """Requests of the same receive were once dropped with it."""
     frames = b"".join(frame(MetadataRequest(), 12, number) for number in range(good))
     exchange, stream = streaming()
     bad = struct.pack(">i", -1)

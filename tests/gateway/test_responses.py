@@ -1,4 +1,4 @@
-"""What becomes of responses on their way to the client."""
+"""Responses on their way to the client."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def renaming(prefix):
 
 
 class Passing:
-    """A stream and the requests that it has responses to."""
+    """A stream, and the requests that it receives responses to."""
 
     def __init__(self, translate, *expected, max_held=LARGE, whole_limit=LARGE):
         self.exchange = Exchange()
@@ -74,7 +74,7 @@ class Passing:
 
 
 def sized(frames):
-    """The frames in ``frames``, each without its size."""
+    """Return the frames in ``frames``, each without its size."""
     found = []
     while frames:
         (size,) = struct.unpack_from(">i", frames)
@@ -87,7 +87,7 @@ def sized(frames):
 @settings(max_examples=150)
 @given(st.data(), st.sampled_from(HEADS + TAILS), cuts, renamings)
 def test_only_addresses_change(data, which, cuts, prefix):
-    """What a client reads is what the broker wrote, but for addresses; what comes behind it is as it was."""
+    """The client receives exactly the broker's bytes, except addresses; bytes behind a response are unchanged."""
     key, version = which
     response = data.draw(instances(RESPONSES[key], version))
     frame = response_frame(response, version, 5)
@@ -98,7 +98,7 @@ def test_only_addresses_change(data, which, cuts, prefix):
     assert second == other[4:]
     expected = mapped(response, version, renaming(prefix))
     assert decode_response(RESPONSES[key], version, first) == (5, expected)
-    # Bit for bit what a broker with those addresses would have written.
+    # Equal in every bit to the response of a broker with those addresses.
     assert first == response_frame(expected, version, 5)[4:]
     assert passing.exchange.rewritten == (expected != response)
     assert passing.stream.between_responses
@@ -109,7 +109,7 @@ def test_only_addresses_change(data, which, cuts, prefix):
 @settings(max_examples=150)
 @given(st.data(), st.sampled_from(TAILS), cuts, renamings)
 def test_a_large_response_keeps_its_size(data, which, cuts, prefix):
-    """Its size has gone before its addresses come: they fit, or they are left out."""
+    """Its size is sent before its addresses arrive, so they are fitted or left out."""
     key, version = which
     response = data.draw(instances(RESPONSES[key], version))
     frame = response_frame(response, version, 5)
@@ -124,14 +124,14 @@ def test_a_large_response_keeps_its_size(data, which, cuts, prefix):
         assert response.node_endpoints
         expected.node_endpoints = []
     assert decoded == expected
-    # A renaming that takes no byte more leaves nothing out.
+    # Addresses that are not longer are never left out.
     assert not (passing.exchange.shortened and not prefix)
 
 
 @pytest.mark.parametrize(("key", "version"), [(ApiKey.FETCH, 18), (ApiKey.SHARE_FETCH, 2)])
 @pytest.mark.parametrize("old", [1, 14, 100, 140, 300, 16_400])
 def test_every_difference_in_length_is_filled(key, version, old):
-    """Also those that no single tagged field has."""
+    """Also differences that no single tagged field has."""
     lengths = range(max(1, old - 300), old + 3)
     for length in lengths:
         response = RESPONSES[key](node_endpoints=[NodeEndpoint(node_id=1, host="b" * old, port=9, rack="r")])
@@ -151,7 +151,7 @@ def test_every_difference_in_length_is_filled(key, version, old):
 
 
 def test_a_large_response_is_not_held():
-    """A Fetch response of 20 MB: what is held is at most one piece of it, and its end."""
+    """Of a Fetch response of 20 MB at most one piece and the end are held."""
     records = bytes(2**20)
     topics = [
         FetchableTopicResponse(
@@ -178,7 +178,7 @@ def test_a_large_response_is_not_held():
 
 @settings(max_examples=100)
 @given(st.data(), st.sampled_from(OTHERS), cuts)
-def test_what_has_no_addresses_passes_by(data, which, cuts):
+def test_responses_without_addresses_pass_unchanged(data, which, cuts):
     key, version = which
     frame = response_frame(data.draw(instances(RESPONSES[key], version)), version)
     passing = Passing(None, Expected(7, key, version))
@@ -192,8 +192,8 @@ def test_what_has_no_addresses_passes_by(data, which, cuts):
 
 @settings(max_examples=100)
 @given(st.data(), cuts)
-def test_a_tagged_field_that_nobody_knows_stays(data, cuts):
-    """A newer broker may add one to a version that is there (KIP-482)."""
+def test_an_unknown_tagged_field_is_kept(data, cuts):
+    """A newer broker may add one to an existing version (KIP-482)."""
     response = MetadataResponse(brokers=[MetadataResponseBroker(node_id=1, host="b", port=1, rack="r")])
     frame = bytearray(response_frame(response, 12)[4:])
     unknown = b"\x01" + encode_unsigned_varint(9) + b"\x03abc"
@@ -226,11 +226,11 @@ def test_a_tagged_field_that_nobody_knows_stays(data, cuts):
     cuts,
 )
 @example([(18, 0, 6)], 6, True, [])
-def test_versions_are_cut(apis, version, unsupported, cuts):
-    """Nothing that clients are offered has addresses that are not looked at."""
+def test_offered_versions_are_limited_to_known_ones(apis, version, unsupported, cuts):
+    """Clients are offered no request whose response may have unknown addresses."""
     keys = [ApiVersion(api_key=key, min_version=low, max_version=high) for key, low, high in apis]
     response = ApiVersionsResponse(error_code=35 if unsupported else 0, api_keys=keys, throttle_time_ms=0)
-    # A broker that lacks the version says so in version 0 (KIP-511).
+    # A broker without the version answers in version 0 (KIP-511).
     written = 0 if unsupported else min(version, 5)
     frame = response_frame(response, written)
     passing = Passing(None, Expected(7, ApiKey.API_VERSIONS, version))
@@ -275,7 +275,7 @@ def test_sasl_is_offered_unless_the_gateway_authenticates_itself(version, sasl_p
         ([Expected(1, 18, 3)], struct.pack(">ii", 200_000, 1), "the API_VERSIONS response has more than"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_a_response_is_refused(expected, data, text):
+def test_invalid_responses_are_refused(expected, data, text):
     passing = Passing(lambda host, port: (host, port), *expected, max_held=100_000)
     with pytest.raises(ProtocolError, match=text):
         passing.feed([data])
@@ -289,7 +289,7 @@ def test_a_large_response_that_ends_early_is_refused():
         passing.feed([cut])
 
 
-def test_more_behind_a_large_response_than_may_be_held_is_refused():
+def test_a_large_response_with_too_many_bytes_behind_its_start_is_refused():
     frame = response_frame(FetchResponse(node_endpoints=[NodeEndpoint(host="b" * 200)]), 18)
     passing = Passing(None, Expected(7, 1, 18), max_held=100)
     with pytest.raises(ProtocolError, match="the FETCH response has more than 100 bytes that must be held"):
@@ -304,7 +304,7 @@ def test_a_frame_that_would_be_too_large_is_refused():
 
 
 @pytest.mark.parametrize("name", ["gw", "a longer name than before"])
-def test_a_large_response_keeps_tagged_fields_that_nobody_knows(name):
+def test_a_large_response_keeps_unknown_tagged_fields(name):
     frame = bytearray(response_frame(FetchResponse(node_endpoints=[NodeEndpoint(host="broker", port=1)]), 18)[4:])
     # Behind the correlation id, the header's tagged fields, throttle time, error code, session id and no topic.
     assert frame[16] == 1
@@ -351,7 +351,7 @@ def test_random_bytes_are_refused_or_pass(data, which, size, held):
 
 @settings(max_examples=50)
 @given(st.integers(0, 3), cuts)
-def test_what_is_before_a_bad_response_passes_and_nothing_behind_it(good, cuts):
+def test_only_responses_before_an_invalid_one_pass(good, cuts):
     """Frames of the same receive were thrown away with it."""
     frames = b"".join(response_frame(HeartbeatResponse(), 4, number) for number in range(good))
     stream = Passing(None, *(Expected(number, 12, 4) for number in range(good + 1))).stream

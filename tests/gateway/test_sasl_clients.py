@@ -87,7 +87,7 @@ def test_a_rejection_of_the_broker_reaches_the_producer():
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"])
 @pytest.mark.parametrize("delay", [0.0, 0.01])
 def test_a_producer_authenticates_again_in_the_middle_of_its_requests(mechanism, delay):
-    """The lifetime of the session passes too: a client that did not know it would be cut off."""
+    """The session's lifetime passes too: the broker would disconnect a client that ignored it."""
 
     async def scenario(world):
         is_token = mechanism == "OAUTHBEARER"

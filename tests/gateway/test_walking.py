@@ -41,7 +41,7 @@ def _steps(message_class, version, **between):
 
 @settings(max_examples=150)
 @given(st.data(), st.sampled_from(MESSAGES), st.lists(st.integers(0, 10_000), max_size=5))
-def test_a_walk_over_any_message_ends_where_it_does(data, which, cuts):
+def test_a_walk_over_any_message_ends_at_its_end(data, which, cuts):
     message_class, version = which
     encoded = b"".join(encode(data.draw(instances(message_class, version)), version))
     walker = Walker(walk(_steps(message_class, version)))
@@ -52,7 +52,7 @@ def test_a_walk_over_any_message_ends_where_it_does(data, which, cuts):
     assert walker.feed(behind) == 0 if walker.done else walked == len(encoded)
     assert walked == len(encoded)
     assert walker.done
-    # All at once, with something behind it, and ending anywhere inside.
+    # All at once, with further bytes behind, and cut anywhere inside.
     assert walk_over(walk(_steps(message_class, version)), memoryview(encoded + behind), 0)[1] == len(encoded)
     if encoded:
         short = memoryview(encoded)[: data.draw(st.integers(0, len(encoded) - 1))]
@@ -62,7 +62,7 @@ def test_a_walk_over_any_message_ends_where_it_does(data, which, cuts):
 
 @settings(max_examples=100)
 @given(st.data(), st.sampled_from(range(14)))
-def test_the_parts_of_a_walk_make_the_whole(data, version):
+def test_the_parts_of_a_walk_equal_the_whole(data, version):
     encoded = memoryview(b"".join(encode(data.draw(instances(MetadataResponse, version)), version)))
     _, start = walk_over(walk(_steps(MetadataResponse, version, until="brokers")), encoded, 0)
     over = field_steps(MetadataResponse, version, version in MetadataResponse.schema.flexible, "brokers")
@@ -74,7 +74,7 @@ def test_the_parts_of_a_walk_make_the_whole(data, version):
     assert tags_at == len(encoded) - (version >= 9)
 
 
-def test_neighbours_of_fixed_size_are_skipped_at_once():
+def test_adjacent_fields_of_fixed_size_are_skipped_at_once():
     assert _steps(DescribeClusterRequest, 2, tags=False) == (3,)
 
 
@@ -86,7 +86,7 @@ def test_neighbours_of_fixed_size_are_skipped_at_once():
         (walk_sized(struct.Struct(">i")), b"\x80\x00\x00\x00", "invalid length -2147483648"),
     ],
 )
-def test_what_cannot_be_a_length_is_refused(generator, data, text):
+def test_invalid_lengths_are_refused(generator, data, text):
     with pytest.raises(ProtocolError, match=text):
         Walker(generator).feed(data)
 
@@ -94,7 +94,7 @@ def test_what_cannot_be_a_length_is_refused(generator, data, text):
 @pytest.mark.parametrize(
     ("encoded", "value"), [(b"\x00", 0), (b"\x7f", 127), (b"\x80\x01", 128), (b"\xff\xff\x03", 65535)]
 )
-def test_a_varint(encoded, value):
+def test_a_varint_is_walked_over_in_any_pieces(encoded, value):
     assert walk_over(walk_varint(), memoryview(encoded), 0) == (value, len(encoded))
 
 
@@ -113,6 +113,6 @@ def test_every_known_request_has_a_plan_or_none_in_each_version():
     assert planned == expected
 
 
-def test_what_can_be_written_here_can_be_used_through_a_gateway():
+def test_all_supported_requests_can_be_used_through_a_gateway():
     for key, api in APIS.items():
         assert NEWEST_VERSIONS[key] >= api.max_version

@@ -1,4 +1,4 @@
-"""Random, full and extreme instances of any message, and the jars of Apache Kafka that judge them."""
+"""Random, full and extreme instances of any message, and the jars of Apache Kafka to compare with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.protocol.instances import instances
 
 
 def full_instance(message_class: type[Message], version: int) -> Message:
-    """A message in which every field of ``version`` is set, each to another value where its type has enough of them."""
+    """Return a message with all fields of ``version`` set, each to another value if its type has enough."""
     counter = iter(range(1, 10_000))
 
     def element(kind: object) -> object:
@@ -44,7 +44,7 @@ def full_instance(message_class: type[Message], version: int) -> Message:
 
 
 def extreme_instances(message_class: type[Message], version: int) -> list[Message]:
-    """Messages of the least and of the greatest values; null, or else nothing at all, wherever that may be."""
+    """Return messages with the least and with the greatest values; null or empty wherever possible."""
 
     def element(kind: object, greatest: bool) -> object:
         if not isinstance(kind, Scalar):

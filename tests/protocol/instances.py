@@ -22,7 +22,7 @@ def _elements(element: object, version: int) -> st.SearchStrategy[Any]:
     if element is UUID:
         return st.binary(min_size=16, max_size=16)
     if element in (BYTES, RECORDS):
-        # Also such as have a length of two bytes.
+        # Also values with a length of two bytes.
         return st.binary(max_size=5) | st.just(bytes(200))
     if element is UINT16:
         return st.integers(0, 2**16 - 1)

@@ -39,7 +39,7 @@ from aioproducer.protocol.messages.produce import PartitionProduceData, TopicPro
 
 
 def frame_of(buffers: list[Buffer]) -> bytes:
-    """What follows the size, which must be right."""
+    """Return the bytes behind the size, and check the size."""
     joined = b"".join(buffers)
     assert int.from_bytes(joined[:4], "big") == len(joined) - 4
     return joined[4:]
@@ -190,7 +190,7 @@ class TestVersionPrefixed:
         newer = b"\0\x09" + encode_version_prefixed(self.subscription, 3)[2:] + b"what is new"
         assert decode_version_prefixed(ConsumerProtocolSubscription, newer) == self.subscription
 
-    def test_a_message_can_be_read_as_another_version_than_it_states(self) -> None:
+    def test_a_message_can_be_decoded_as_another_version_than_it_states(self) -> None:
         said = encode_version_prefixed(self.subscription, 3)
         first = decode_version_prefixed(ConsumerProtocolSubscription, said, as_version=0)
         assert first.topics == self.subscription.topics

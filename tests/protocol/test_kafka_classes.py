@@ -1,4 +1,4 @@
-"""Every message in every version: the classes that Kafka generates read ours and write the same bytes."""
+"""Every message in every version: Kafka's generated classes read it and write the same bytes."""
 
 from __future__ import annotations
 

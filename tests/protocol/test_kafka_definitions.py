@@ -25,7 +25,7 @@ MESSAGES: list[type[Message]] = [
 ]
 
 UNSTABLE = {"InitProducerIdRequest": 6}
-"""The one version that Kafka 4.4 defines and does not serve unless it is told to."""
+"""The only version that Kafka 4.4 defines and serves only if it is configured so."""
 
 ZEROS = {"string": "", "bytes": b"", "bool": False, "uuid": ZERO_UUID, "records": None}
 
@@ -59,7 +59,7 @@ def default_of(field: dict[str, Any]) -> object:
 def kafka_fields(
     fields: list[dict[str, Any]], structs: dict[str, list[dict[str, Any]]], version: int, stable: range
 ) -> list[dict[str, object]]:
-    """What ``version`` has of each field that some stable version has."""
+    """Return the properties in ``version`` of each field that a stable version has."""
     described = []
     for field in fields:
         versions = parse_versions(field["versions"])

@@ -231,7 +231,7 @@ RESPONSES = st.builds(
 
 def _frame(response: ProduceResponse, version: int, correlation_id: int) -> bytes:
     if version < 10:
-        # Neither can be left out where it is set.
+        # These fields cannot be left out if they are set.
         response.node_endpoints = []
         for topic in response.responses:
             for partition in topic.partition_responses:
@@ -264,7 +264,7 @@ def test_a_response_is_decoded_like_the_general_codec(
 
 
 def _assert_same(read: Acknowledged | ProduceResponse, expected: ProduceResponse, version: int) -> None:
-    """What was read says the same as the message, where it is the short form."""
+    """Check that the result equals the message, if it is the short form."""
     if not isinstance(read, Acknowledged):
         assert read == expected
         return

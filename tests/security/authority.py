@@ -139,7 +139,7 @@ def presented(client: ssl.SSLContext, server: ssl.SSLContext) -> str:
 
 
 def common_name(certificate: object) -> str:
-    """The common name in what ``getpeercert`` returns."""
+    """Return the common name in a result of ``getpeercert``."""
     assert isinstance(certificate, dict)
     (name,) = [value for part in certificate["subject"] for key, value in part if key == "commonName"]
     return str(name)

@@ -15,7 +15,7 @@ from tests.security.renewing import Reads, Time
 
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    # A machine that is busy with other tests may take longer than a user should wait.
+    # A machine that is busy with other tests may exceed the patience of a user.
     monkeypatch.setattr(renewal, "CHECK_PATIENCE", 30.0)
     return Time()
 

@@ -1,4 +1,4 @@
-"""What the tests of renewed certificates share: clocks that only the test moves, and reads of files that wait."""
+"""Shared by the tests of renewed certificates: clocks that the test moves, and reads of files that wait."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def put(path: Path, content: bytes | None) -> None:
 
 
 class Reads:
-    """Counts and delays what reads the files."""
+    """Counts and delays reads of the files."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0

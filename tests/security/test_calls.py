@@ -98,7 +98,7 @@ async def test_a_queued_call_that_was_given_up_is_never_made() -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), StopIteration("x"), GeneratorExit(), ValueError("x")])
-async def test_whatever_a_sync_function_raises_is_its_own_failure(error: BaseException) -> None:
+async def test_any_exception_of_a_sync_function_is_its_own_failure(error: BaseException) -> None:
     calls = Calls(asyncio.get_running_loop(), 10)
 
     def fail() -> None:

@@ -1,4 +1,4 @@
-"""Subject and end of validity as certificates say them, compared with what cryptography reads."""
+"""Subject and end of validity of certificates, compared with the values of cryptography."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def expiring(authority: Authority, name: str, **left: float) -> tuple[str, bytes
         ({"days": -30}, "has expired on {end}, 30 days ago: connections that need it fail"),
     ],
 )
-async def test_certificates_that_expire_within_a_week_are_warned_of_once(
+async def test_certificates_that_expire_within_a_week_are_logged_once(
     left: dict[str, float],
     says: str | None,
     time: Time,
@@ -78,7 +78,7 @@ def test_trusted_certificates_and_those_given_inline_are_warned_of(
 def test_trusted_certificates_that_have_expired_are_counted_if_others_are_valid(
     time: Time, tmp_path: Path, log: pytest.LogCaptureFixture
 ) -> None:
-    """The bundles of systems and browsers have such certificates, and who uses one cannot remove them."""
+    """The bundles of systems and browsers have such certificates, and their users cannot remove them."""
     trust_store = tmp_path / "trust.pem"
     expired = Authority("first", START - timedelta(days=1)).pem + Authority("second", START - timedelta(days=9)).pem
     soon = Authority("soon", START + timedelta(days=1)).pem
@@ -149,7 +149,7 @@ async def test_a_renewed_certificate_ends_the_warnings_or_is_warned_of_itself(
 
 
 @pytest.mark.parametrize("interval", [INTERVAL, 0])
-async def test_certificates_are_looked_at_while_no_connection_is_opened(
+async def test_certificates_are_checked_while_no_connection_is_opened(
     interval: float,
     time: Time,
     authority: Authority,
@@ -179,7 +179,7 @@ async def test_a_certificate_renewed_while_no_connection_is_opened_is_not_warned
     assert not warnings(log)
 
 
-async def test_the_timer_does_not_keep_what_it_looks_at(
+async def test_the_timer_does_not_keep_the_context_alive(
     time: Time, authority: Authority, key_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     period = 0.00123

@@ -196,7 +196,7 @@ async def test_stopping_ends_the_calls_in_progress_at_once() -> None:
 
 
 @pytest.mark.parametrize("settings", [configured(), Settings(sasl_token_provider=lambda: ("abc", 4e9))])
-async def test_a_login_has_daemon_threads_for_what_blocks(settings: Settings) -> None:
+async def test_a_login_has_daemon_threads_for_blocking_steps(settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     made = login_from(settings, loop, Random(1), LOGGER)
     assert made.executor is made.executor
@@ -232,7 +232,7 @@ async def test_neither_chain_nor_frames_of_an_error_have_the_password(settings: 
     await passwords.close()
 
 
-async def test_a_mechanism_that_is_not_supported_is_named_with_those_that_are() -> None:
+async def test_the_error_for_an_unsupported_mechanism_lists_the_supported_ones() -> None:
     with pytest.raises(
         ConfigurationError, match=r"'GSSAPI' is not supported: use one of PLAIN, SCRAM-SHA-256, .*OAUTH"
     ):

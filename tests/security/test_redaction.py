@@ -51,7 +51,7 @@ def test_texts_without_secrets_stay(text: str) -> None:
         ("a\x1b[2Jb", "a\\x1b[2Jb"),
     ],
 )
-def test_what_looks_like_a_secret_is_hidden(text: str, shown: str) -> None:
+def test_texts_that_look_like_secrets_are_hidden(text: str, shown: str) -> None:
     assert redacted(text) == shown
 
 
@@ -97,7 +97,7 @@ def test_a_secret_and_its_long_parts_are_hidden(
 def test_a_text_with_a_secret_that_may_be_a_word_is_hidden_as_a_whole(
     function: Callable[[str, list[str]], str], text: str, secret: str
 ) -> None:
-    """``us[hidden]r`` would tell the password ``e``."""
+    """``us[hidden]r`` would reveal the password ``e``."""
     assert function(text, [secret]) == "[hidden]"
 
 

@@ -1,4 +1,4 @@
-"""Certificates renewed on disk, or nearly: what new connections use. The time is the test's own."""
+"""Certificates renewed on disk, completely or in part: what new connections use. The test sets the time."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def test_a_file_cut_anywhere_never_breaks_the_pair(
     assert set(seen) == {"old", "new"}
 
 
-async def test_changed_files_are_checked_again_soon_until_they_have_settled(
+async def test_changed_files_are_checked_again_soon_until_they_stay_the_same(
     time: Time, authority: Authority, key_store: Path, reads: Reads
 ) -> None:
     """A file that another program is writing may lack its last certificate, which no check can recognize."""

@@ -1,4 +1,4 @@
-"""Connections of clients and of the gateway use certificates as they are renewed."""
+"""Connections of clients and of the gateway use the current certificates."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_producer_and_admin_warn_of_certificates_in_their_own_name(
 
 
 class Connection:
-    """A client's handler that keeps what the broker sent: the name in the certificate that was presented to it."""
+    """A client's handler that keeps the broker's bytes: the name in the certificate that the client presented."""
 
     def __init__(self) -> None:
         self.received = b""
@@ -67,10 +67,10 @@ class Connection:
         self.received += bytes(data)
 
     def write_completed(self, count: int) -> None:
-        """Nothing waits for it."""
+        """Ignored."""
 
     def connection_lost(self, exception: Exception | None) -> None:
-        """The test ends it."""
+        """Ignored: the test closes it."""
 
 
 @contextlib.asynccontextmanager

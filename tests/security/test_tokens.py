@@ -198,7 +198,7 @@ class TestRefresh:
 
         run_virtually(scenario)
 
-    def test_a_provider_that_is_down_is_asked_again_while_the_old_token_lives(
+    def test_a_failing_provider_is_called_again_while_the_old_token_is_valid(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def scenario(world: Scenario) -> None:
@@ -254,7 +254,7 @@ class TestRefresh:
         with caplog.at_level(logging.CRITICAL, logger="aioproducer"):
             run_virtually(scenario)
 
-    def test_without_a_valid_token_only_callers_ask_the_provider(self) -> None:
+    def test_without_a_valid_token_only_callers_call_the_provider(self) -> None:
         async def scenario(world: Scenario) -> None:
             provider = Provider(world, lifetime_s=1000.0)
             tokens = login(world, provider)
@@ -273,7 +273,7 @@ class TestRefresh:
         run_virtually(scenario)
 
     def test_a_token_that_the_clock_has_overtaken_is_not_used(self) -> None:
-        """A suspended machine's loop clock stands still, its wall clock does not."""
+        """While a machine is suspended, its loop clock stops, but its wall clock does not."""
 
         async def scenario(world: Scenario) -> None:
             provider = Provider(world)
@@ -484,7 +484,7 @@ class TestForm:
 
 
 class TestRejection:
-    def test_a_rejected_token_is_dropped_and_the_provider_asked_again(self) -> None:
+    def test_a_rejected_token_is_dropped_and_the_provider_called_again(self) -> None:
         async def scenario(world: Scenario) -> None:
             provider = Provider(world)
             tokens = login(world, provider)

@@ -15,7 +15,7 @@ EPOCH = 1_800_000_000.0
 
 
 class Scenario:
-    """The loop, its clocks, and what a provider of tokens does."""
+    """The loop, its clocks, and the behaviour of a provider of tokens."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop

@@ -97,10 +97,10 @@ def test_other_types_and_later_versions_are_read(key: str, value: str | None, ex
     [
         (None, None, "key of a control record is too short"),
         (b"\0\0\0", None, "key of a control record is too short"),
-        (b"\xff\xff\0\0", None, "has version -1"),
+        (b"\xff\xff\0\0", None, "has the invalid version -1"),
         (b"\0\0\0\0", None, "value of a transaction's end marker is too short"),
         (b"\0\0\0\1", bytes(5), "value of a transaction's end marker is too short"),
-        (b"\0\0\0\1", b"\xff\xfe" + bytes(4), "end marker has version -2"),
+        (b"\0\0\0\1", b"\xff\xfe" + bytes(4), "end marker has the invalid version -2"),
     ],
 )
 def test_malformed_control_batches_are_rejected(key: bytes | None, value: bytes | None, message: str) -> None:
@@ -110,7 +110,7 @@ def test_malformed_control_batches_are_rejected(key: bytes | None, value: bytes 
 
 def test_more_than_one_record_is_rejected() -> None:
     record = SimpleRecord(0, bytes(4), bytes(6))
-    with pytest.raises(ProtocolError, match="has one record, this one has 2"):
+    with pytest.raises(ProtocolError, match="has 2 records instead of one"):
         read_control_record(control_batch(record, record))
 
 

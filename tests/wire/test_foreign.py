@@ -1,4 +1,4 @@
-"""Other implementations read our batches, and we read theirs."""
+"""Other implementations read this project's batches, and the reverse."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Java:
         self._command = [java, "-Xmx512m", *jars.SHORT_LIVED, "-cp", classpath, str(source)]
 
     def ask(self, *commands: str) -> list[str]:
-        """The answers to ``commands``, given to one virtual machine."""
+        """Return the answers to ``commands``, from one virtual machine."""
         done = subprocess.run(
             self._command, input="\n".join(commands) + "\n", capture_output=True, text=True, timeout=120, check=False
         )
@@ -150,7 +150,7 @@ def as_hex(data: object) -> str:
 
 
 def java_text(batch: RecordBatch, base_sequence: int) -> str:
-    """What ``RecordBatches.java`` prints of ``batch`` when it reads the same in it."""
+    """Return the text that ``RecordBatches.java`` prints of an equal ``batch``."""
     fields = [
         "batch",
         batch.base_offset,

@@ -60,7 +60,7 @@ def batch_bytes(records: list[SimpleRecord] = VECTOR_RECORDS, compression_type: 
 
 
 def with_checksum(data: bytearray) -> bytearray:
-    """The same with the checksum that its bytes have, so that a reader looks further."""
+    """Return the data with the right checksum, so that a reader continues behind it."""
     struct.pack_into(">I", data, CRC_OFFSET, crc32c([data[ATTRIBUTES_OFFSET:]]))
     return data
 
@@ -411,7 +411,7 @@ def test_a_change_in_the_checksummed_bytes_is_detected(change: bytes, position: 
 
 
 def read_everything(data: bytes) -> None:
-    """Read all that can be read of ``data``, as a consumer that checks nothing first would; lets through only bugs."""
+    """Read all fields and records of ``data``, as a consumer without checks would; only bugs raise other errors."""
     try:
         for batch in iter_batches(data):
             assert BATCH_HEADER_SIZE <= batch.size_in_bytes <= len(data)

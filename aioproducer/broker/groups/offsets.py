@@ -53,13 +53,13 @@ class Offsets:
         producer_id: int = NO_PRODUCER_ID,
     ) -> None:
         """Apply a record of the log. ``None`` is a tombstone, which also drops pending offsets of the partition."""
-        key = key.group, key.topic, key.partition
+        offset_key = key.group, key.topic, key.partition
         if value is None:
-            self._drop(key)
+            self._drop(offset_key)
         elif producer_id == NO_PRODUCER_ID:
-            self._store(key, StoredOffset(value, record_offset))
+            self._store(offset_key, StoredOffset(value, record_offset))
         else:
-            self._pending.setdefault(producer_id, {})[key] = StoredOffset(value, record_offset)
+            self._pending.setdefault(producer_id, {})[offset_key] = StoredOffset(value, record_offset)
             topics = self._open.setdefault(key.group, {})
             topics.setdefault(key.topic, {}).setdefault(key.partition, set()).add(producer_id)
 
@@ -70,19 +70,19 @@ class Offsets:
         the
         result of a load.
         """
-        for key, pending in self._pending.pop(producer_id, {}).items():
-            self._close(key, producer_id)
-            group_id, topic, index = key
+        for offset_key, pending in self._pending.pop(producer_id, {}).items():
+            self._close(offset_key, producer_id)
+            group_id, topic, index = offset_key
             kept = self.of_group(group_id).get(topic, {}).get(index)
             if committed and (kept is None or pending.record_offset > kept.record_offset):
-                self._store(key, pending)
+                self._store(offset_key, pending)
 
-    def _store(self, key: OffsetKey, kept: StoredOffset) -> None:
-        group_id, topic, index = key
+    def _store(self, offset_key: OffsetKey, kept: StoredOffset) -> None:
+        group_id, topic, index = offset_key
         self._by_group.setdefault(group_id, {}).setdefault(topic, {})[index] = kept
 
-    def _drop(self, key: OffsetKey) -> None:
-        group_id, topic, index = key
+    def _drop(self, offset_key: OffsetKey) -> None:
+        group_id, topic, index = offset_key
         topics = self._by_group.get(group_id, {})
         partitions = topics.get(topic, {})
         if partitions.pop(index, None) is not None and not partitions:
@@ -90,15 +90,15 @@ class Offsets:
             if not topics:
                 del self._by_group[group_id]
         for producer_id in tuple(self.pending_of(group_id).get(topic, {}).get(index, ())):
-            self._close(key, producer_id)
+            self._close(offset_key, producer_id)
             pending = self._pending[producer_id]
-            del pending[key]
+            del pending[offset_key]
             if not pending:
                 del self._pending[producer_id]
 
-    def _close(self, key: OffsetKey, producer_id: int) -> None:
+    def _close(self, offset_key: OffsetKey, producer_id: int) -> None:
         """Remove a producer id from the open transactions of a partition."""
-        group_id, topic, index = key
+        group_id, topic, index = offset_key
         topics = self._open[group_id]
         partitions = topics[topic]
         partitions[index].remove(producer_id)
@@ -124,7 +124,7 @@ class Offsets:
 
     def of_partitions(self, partitions: Container[tuple[str, int]]) -> list[OffsetRecord]:
         """Tombstones for all offsets of ``partitions``, which were deleted."""
-        keys = {
+        offset_keys = {
             (group_id, topic, index)
             for by_group in (self._by_group, self._open)
             for group_id, topics in by_group.items()
@@ -132,17 +132,17 @@ class Offsets:
             for index in indexes
             if (topic, index) in partitions
         }
-        return _tombstones(sorted(keys))
+        return _tombstones(sorted(offset_keys))
 
     def forgotten(self, group_id: str) -> list[OffsetRecord]:
         """Tombstones for all offsets of a group."""
-        keys = {
+        offset_keys = {
             (group_id, topic, index)
             for topics in (self.of_group(group_id), self.pending_of(group_id))
             for topic, indexes in topics.items()
             for index in indexes
         }
-        return _tombstones(sorted(keys))
+        return _tombstones(sorted(offset_keys))
 
     def has(self, group_id: str, topic: str, index: int) -> bool:
         """Whether the group has an offset of the partition, visible or pending."""
@@ -175,5 +175,5 @@ class Offsets:
                     yield offset_record(group.group_id, topic, index, None)
 
 
-def _tombstones(keys: Iterable[OffsetKey]) -> list[OffsetRecord]:
-    return [offset_record(group_id, topic, index, None) for group_id, topic, index in keys]
+def _tombstones(offset_keys: Iterable[OffsetKey]) -> list[OffsetRecord]:
+    return [offset_record(group_id, topic, index, None) for group_id, topic, index in offset_keys]

@@ -105,7 +105,7 @@ async def handle(context: RequestContext, request: ProduceRequest) -> ProduceRes
     failed = False
     responses: list[TopicProduceResponse] = []
     batches: dict[tuple[str, int], memoryview] = {}
-    answers: dict[tuple[str, int], PartitionProduceResponse] = {}
+    answer_by_key: dict[tuple[str, int], PartitionProduceResponse] = {}
     for topic, wanted in _by_topic(request, version):
         answers = [PartitionProduceResponse(index=index) for index in wanted]
         responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
@@ -119,7 +119,7 @@ async def handle(context: RequestContext, request: ProduceRequest) -> ProduceRes
                     error = InvalidRequiredAcksError()
                 if error is None and name in INTERNAL_TOPICS and not may_write_internal:
                     error = InvalidTopicError(f"Cannot append to internal topic {name}")
-                answers[name, answer.index] = answer
+                answer_by_key[name, answer.index] = answer
             if error is None and name is not None:
                 batches[name, answer.index] = records[: _batch_end(records)]
             else:
@@ -130,8 +130,8 @@ async def handle(context: RequestContext, request: ProduceRequest) -> ProduceRes
         guards, errors = await _verified(broker, request.transactional_id, batches, version)
         for key, error in errors.items():
             del batches[key]
-            _fill_error(answers[key], error, log_start_offset=-1)
-            answers[key].error_message = error_message(error)
+            _fill_error(answer_by_key[key], error, log_start_offset=-1)
+            answer_by_key[key].error_message = error_message(error)
             failed = True
     if batches:
         outcomes = await broker.replicas.append(batches, acks=acks, timeout_ms=request.timeout_ms, guards=guards)
@@ -140,26 +140,26 @@ async def handle(context: RequestContext, request: ProduceRequest) -> ProduceRes
             if isinstance(outcome, KafkaError):
                 failed = True
                 if written is None:
-                    _fill_error(answers[key], outcome, _log_start_offset(broker, key, outcome))
+                    _fill_error(answer_by_key[key], outcome, _log_start_offset(broker, key, outcome))
                 else:
                     # As in Kafka's DelayedProduce: the offset of the batch, and the reason why it is not acknowledged.
-                    _fill(answers[key], written)
-                    answers[key].error_code = error_code(outcome)
+                    _fill(answer_by_key[key], written)
+                    answer_by_key[key].error_code = error_code(outcome)
             else:
-                _fill(answers[key], outcome)
+                _fill(answer_by_key[key], outcome)
     if acks == 0:
         if failed:
             _logger.info(
                 "Closing the connection from %s: a Produce request with acks=0 failed: %s",
                 context.connection.peer,
-                {key: answer.error_code for key, answer in answers.items()},
+                {key: answer.error_code for key, answer in answer_by_key.items()},
             )
             context.must_close = True
         return None
     response = ProduceResponse(responses=responses)
     if failed and version >= 10:
         leaders = LeaderFinder(broker.image)
-        for (name, index), answer in answers.items():
+        for (name, index), answer in answer_by_key.items():
             if answer.error_code in LEADER_MOVED:
                 answer.current_leader = leaders.find(name, index)
         response.node_endpoints = leaders.endpoints

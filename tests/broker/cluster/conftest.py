@@ -1,4 +1,4 @@
-"""What every test of whole clusters is held to."""
+"""Conditions for every test of whole clusters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_errors_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """A node that could not follow, a handler that raised, a task that died: they say so in the log alone."""
+    """A follower, a handler or a task that fails is visible only in the log, so errors there fail the test."""
     yield
     errors = [record.getMessage() for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
     assert not errors

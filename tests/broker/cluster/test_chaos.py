@@ -1,4 +1,4 @@
-"""Nodes die, stop, come back and swap leadership while records are written; nothing acknowledged is lost."""
+"""Nodes die, stop, restart and exchange leadership while records are written; nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Writer:
 
 
 async def _disturb(cluster: BrokerCluster, chance: random.Random) -> None:
-    """One thing that happens to a cluster; one node at most is away at a time, so that there is always an ISR."""
+    """Disturb a cluster once; at most one node is down at a time, so that there is always an ISR."""
     await asyncio.sleep(chance.uniform(0, 0.03))
     node_id = chance.randint(1, 3)
     match chance.choice(("kill", "stop", "move", "move")):
@@ -87,7 +87,7 @@ async def _disturb(cluster: BrokerCluster, chance: random.Random) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
-async def test_nothing_acknowledged_is_lost(seed: int, on_disk: bool, tmp_path: Path) -> None:
+async def test_no_acknowledged_record_is_lost(seed: int, on_disk: bool, tmp_path: Path) -> None:
     data_dir = tmp_path if on_disk else None
     chance = random.Random(seed)
     network = MemoryNetwork()

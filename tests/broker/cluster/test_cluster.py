@@ -1,4 +1,4 @@
-"""Whole brokers: they start, stop, die and come back, and what was acknowledged is there."""
+"""Whole brokers: they start, stop, die and restart, and acknowledged records are kept."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Client:
     async def produce(
         self, topic: str, *values: bytes, partition: int = 0, acks: int = -1, node_id: int | None = None
     ) -> int:
-        """The offset of the first value; a ``KafkaError`` where the broker refuses."""
+        """Return the offset of the first value; raises ``KafkaError`` if the broker refuses them."""
         batch = b"".join(encode_batch([SimpleRecord(timestamp=1, key=None, value=value) for value in values]))
         data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=partition, records=batch)])
         request = ProduceRequest(acks=acks, timeout_ms=5000, topic_data=[data])
@@ -125,7 +125,7 @@ until = functools.partial(waiting.until, pause=0.002)
 
 
 async def until_done(action: Callable[[], Awaitable[object]], *errors: type[Exception], timeout: float = 10) -> None:
-    """Again and again, as a client retries."""
+    """Repeat ``action``, as a client retries."""
     async with asyncio.timeout(timeout):
         while True:
             try:
@@ -152,7 +152,7 @@ def data_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
 # Start and stop
 
 
-async def test_the_public_names() -> None:
+async def test_the_public_names_are_importable() -> None:
     import aioproducer.broker
 
     assert isinstance(BrokerConfig(), BrokerConfig)
@@ -181,7 +181,7 @@ async def test_a_node_serves_from_start_to_stop(data_dir: Path | None) -> None:
         await cluster.kill(1)
 
 
-async def test_what_was_there_before_a_stop_is_there_after_a_start(data_dir: Path | None) -> None:
+async def test_records_survive_a_stop_and_start(data_dir: Path | None) -> None:
     cluster = BrokerCluster(3, data_dir=data_dir, properties=THREE)
     async with cluster, client_of(cluster) as client:
         first = cluster.image.cluster_id
@@ -202,7 +202,7 @@ async def test_what_was_there_before_a_stop_is_there_after_a_start(data_dir: Pat
             assert await client.produce("t", b"b", partition=partition) == 1
 
 
-async def test_another_object_goes_on_with_the_folder(tmp_path: Path) -> None:
+async def test_another_cluster_continues_with_the_folder(tmp_path: Path) -> None:
     async with BrokerCluster(data_dir=tmp_path) as cluster, client_of(cluster) as client:
         first = cluster.image.cluster_id
         port = cluster.brokers[1].port
@@ -259,12 +259,12 @@ async def test_in_memory_a_port_may_be_fixed_and_the_network_shared() -> None:
         ({"network": MemoryNetwork(), "advertised_host": "a"}, "are reached where they listen"),
     ],
 )
-def test_wrong_arguments(arguments: dict[str, object], text: str) -> None:
+def test_wrong_arguments_are_rejected(arguments: dict[str, object], text: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(text)):
         BrokerCluster(**arguments)  # type: ignore[arg-type]  # what a user may get wrong
 
 
-async def test_clients_may_be_told_another_host() -> None:
+async def test_metadata_may_have_another_host() -> None:
     async with BrokerCluster(host="0.0.0.0", advertised_host="localhost") as cluster, client_of(cluster) as client:
         assert cluster.bootstrap_servers == f"localhost:{cluster.brokers[1].port}"
         answer = await client.ask(1, MetadataRequest(topics=[]), 9)
@@ -272,7 +272,7 @@ async def test_clients_may_be_told_another_host() -> None:
 
 
 async def told_racks(client: Client, node_id: int) -> tuple[dict[int, str | None], dict[int, str | None], object]:
-    """The racks in Metadata and in DescribeCluster, and what DescribeConfigs tells of the node's own."""
+    """Return the racks in Metadata and in DescribeCluster, and the entry for the node's own in DescribeConfigs."""
     metadata = await client.ask(node_id, MetadataRequest(topics=[]), 12)
     cluster = await client.ask(node_id, DescribeClusterRequest(), 1)
     asked = DescribeConfigsResource(resource_type=4, resource_name=str(node_id), configuration_keys=["broker.rack"])
@@ -298,17 +298,17 @@ async def told_racks(client: Client, node_id: int) -> tuple[dict[int, str | None
         {"racks": ["a", None, "b"], "node_properties": {1: {"num.partitions": 2}}},
     ],
 )
-async def test_a_rack_is_told_alike_by_every_request(arguments: dict[str, Any]) -> None:
+async def test_every_request_returns_the_same_rack(arguments: dict[str, Any]) -> None:
     cluster = BrokerCluster(3, network=(network := MemoryNetwork()), **arguments)
     async with cluster, client_of(cluster, network) as client:
         racks = {1: "a", 2: None, 3: "b"}
         for node_id, rack in racks.items():
-            # STATIC_BROKER where it was given, DEFAULT_CONFIG where not; it cannot be changed while the broker runs.
+            # STATIC_BROKER if it was given, else DEFAULT_CONFIG; it cannot be changed while the broker runs.
             config = (None, 5, True, []) if rack is None else (rack, 4, True, [("broker.rack", rack, 4)])
             assert await told_racks(client, node_id) == (racks, racks, config)
 
 
-async def test_racks_and_properties_of_nodes() -> None:
+async def test_nodes_have_their_racks_and_properties() -> None:
     cluster = BrokerCluster(
         2,
         racks=["a", None],
@@ -327,7 +327,7 @@ async def test_racks_and_properties_of_nodes() -> None:
 # A start that fails
 
 
-async def test_a_taken_port_is_named_and_nothing_stays(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -343,7 +343,7 @@ async def test_a_taken_port_is_named_and_nothing_stays(tmp_path: Path) -> None:
     await cluster.stop()
 
 
-async def test_a_port_that_was_free_and_is_taken_when_a_node_comes_back(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_node_whose_former_port_is_in_use_takes_another(caplog: pytest.LogCaptureFixture) -> None:
     async with BrokerCluster() as cluster:
         port = cluster.brokers[1].port
         await cluster.kill(1)
@@ -380,7 +380,7 @@ async def test_a_corrupt_journal_and_a_foreign_folder_are_refused(tmp_path: Path
     with pytest.raises(KafkaStorageError, match="line 2 is corrupt"):
         await BrokerCluster(data_dir=tmp_path).start()
     journal.unlink()
-    # A new journal makes a new cluster, whose id the node's folder does not have.
+    # A new journal creates a new cluster, with another id than the node's folder.
     with pytest.raises(InconsistentClusterIdError):
         await BrokerCluster(data_dir=tmp_path).start()
     journal.write_bytes(whole)
@@ -389,9 +389,9 @@ async def test_a_corrupt_journal_and_a_foreign_folder_are_refused(tmp_path: Path
         assert "t" in cluster.image.topics
 
 
-async def test_a_start_that_is_cancelled_leaves_nothing() -> None:
+async def test_a_cancelled_start_leaves_nothing() -> None:
     class Slow(MemoryNetwork):
-        """Listens after many turns of the loop."""
+        """Listen after many passes of the loop."""
 
         def listen(self, host: str, port: int, accept: object) -> Awaitable[object]:  # type: ignore[override]
             async def listen() -> object:
@@ -422,7 +422,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing() -> None:
     assert cancelled > 5
 
 
-async def test_what_goes_wrong_after_binding_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_after_binding_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async with BrokerCluster(2) as cluster:
         await cluster.kill(2)
         before = open_files(), asyncio.all_tasks()
@@ -441,9 +441,7 @@ async def test_what_goes_wrong_after_binding_leaves_nothing(monkeypatch: pytest.
         assert len(cluster.image.alive_nodes()) == 2
 
 
-async def test_a_cluster_ends_also_where_nothing_can_be_written_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cluster_stops_also_if_its_storage_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, tasks = open_files(), asyncio.all_tasks()
     cluster = BrokerCluster(2, data_dir=tmp_path)
     await cluster.start()
@@ -467,7 +465,7 @@ async def test_a_cluster_ends_also_where_nothing_can_be_written_down(
 # Death
 
 
-async def test_a_killed_node_comes_back_with_what_it_had(data_dir: Path | None) -> None:
+async def test_a_killed_node_restarts_with_its_records(data_dir: Path | None) -> None:
     async with BrokerCluster(data_dir=data_dir) as cluster, client_of(cluster) as client:
         cluster.create_topic("t")
         for number in range(20):
@@ -501,7 +499,7 @@ async def test_a_killed_node_comes_back_with_what_it_had(data_dir: Path | None) 
         assert await client.produce("t", b"more") == 20
 
 
-async def test_of_three_nodes_each_may_die_and_nothing_acknowledged_is_lost(data_dir: Path | None) -> None:
+async def test_each_of_three_nodes_may_die_without_losing_acknowledged_records(data_dir: Path | None) -> None:
     async with BrokerCluster(3, data_dir=data_dir, properties=THREE) as cluster, client_of(cluster) as client:
         cluster.create_topic("t", configs={"min.insync.replicas": "2"})
         acknowledged = []
@@ -525,7 +523,7 @@ async def test_of_three_nodes_each_may_die_and_nothing_acknowledged_is_lost(data
             assert broker.replicas.partition("t", 0).log_end_offset == len(acknowledged)
 
 
-async def test_three_nodes_hold_the_same_bytes() -> None:
+async def test_three_nodes_have_the_same_bytes() -> None:
     async with BrokerCluster(3, properties=THREE) as cluster, client_of(cluster) as client:
         cluster.create_topic("t", 6)
         for number in range(60):
@@ -541,7 +539,7 @@ async def test_three_nodes_hold_the_same_bytes() -> None:
             assert sum(1 for _ in iter_batches(held.pop())) == 10
 
 
-async def test_acks_all_waits_for_the_isr_and_for_no_one_else() -> None:
+async def test_acks_all_waits_for_exactly_the_isr() -> None:
     properties = {**THREE, "replica.lag.time.max.ms": 600, "replica.fetch.wait.max.ms": 100}
     async with BrokerCluster(3, properties=properties) as cluster, client_of(cluster) as client:
         cluster.create_topic("t", assignments={0: [1, 2, 3]})
@@ -559,7 +557,7 @@ async def test_acks_all_waits_for_the_isr_and_for_no_one_else() -> None:
         assert asyncio.get_running_loop().time() - started > 0.2
 
 
-async def test_a_node_that_stops_hands_over_first() -> None:
+async def test_a_stopping_node_moves_its_leaderships_first() -> None:
     async with BrokerCluster(3, properties=THREE) as cluster, client_of(cluster) as client:
         cluster.create_topic("t", assignments={0: [1, 2, 3]})
         await client.produce("t", b"a")
@@ -578,7 +576,7 @@ async def test_a_node_that_stops_hands_over_first() -> None:
             await cluster.restart(4)
 
 
-async def test_a_node_that_is_killed_while_it_stops() -> None:
+async def test_a_stopping_node_can_be_killed() -> None:
     async with BrokerCluster(2) as cluster, client_of(cluster) as client:
         cluster.faults.delay("ApiVersions", 60_000)
         asking = asyncio.ensure_future(client.ask(1, ApiVersionsRequest(), 0))
@@ -594,7 +592,7 @@ async def test_a_node_that_is_killed_while_it_stops() -> None:
         assert (await client.ask(1, ApiVersionsRequest(), 0)).error_code == 0
 
 
-async def test_leadership_moves_by_the_controllers_word() -> None:
+async def test_the_controller_moves_leadership() -> None:
     async with BrokerCluster(3, properties=THREE) as cluster, client_of(cluster) as client:
         cluster.create_topic("t", assignments={0: [1, 2, 3]})
         await client.produce("t", b"a")
@@ -608,10 +606,10 @@ async def test_leadership_moves_by_the_controllers_word() -> None:
         assert (partition.leader_id, partition.leader_epoch) == (3, 1)
 
 
-# What is asked of the controller by requests
+# Requests to the controller
 
 
-async def test_topics_are_created_deleted_and_configured_while_it_runs() -> None:
+async def test_topics_can_be_created_deleted_and_configured_while_it_runs() -> None:
     async with BrokerCluster(properties={"num.partitions": 2}) as cluster, client_of(cluster) as client:
         await client.ask(1, MetadataRequest(topics=[MetadataRequestTopic(name="auto")]), 9)
         assert len(cluster.image.topic("auto").partitions) == 2
@@ -631,7 +629,7 @@ async def test_topics_are_created_deleted_and_configured_while_it_runs() -> None
         assert await client.fetch("auto") == []
 
 
-async def test_altered_configurations_outlive_a_restart(data_dir: Path | None) -> None:
+async def test_altered_configurations_survive_a_restart(data_dir: Path | None) -> None:
     cluster = BrokerCluster(data_dir=data_dir)
     async with cluster:
         cluster.controller.alter_node_configs(1, {"message.max.bytes": "5000"})
@@ -640,7 +638,7 @@ async def test_altered_configurations_outlive_a_restart(data_dir: Path | None) -
         assert cluster.brokers[1].log_config("t").max_message_bytes == 5000
 
 
-async def test_groups_have_their_topic_when_they_first_need_it() -> None:
+async def test_the_offsets_topic_is_created_at_its_first_use() -> None:
     async with BrokerCluster(3, properties=THREE) as cluster, client_of(cluster) as client:
         assert GROUP_METADATA_TOPIC not in cluster.image.topics
 
@@ -662,7 +660,7 @@ async def test_groups_have_their_topic_when_they_first_need_it() -> None:
         assert answer.node_id == topic.partitions[index].leader
 
 
-async def test_producer_ids_are_never_given_twice_over_kills(data_dir: Path | None) -> None:
+async def test_producer_ids_stay_unique_over_kills(data_dir: Path | None) -> None:
     given = []
     async with BrokerCluster(data_dir=data_dir) as cluster, client_of(cluster) as client:
         for _ in range(3):
@@ -677,8 +675,8 @@ async def test_producer_ids_are_never_given_twice_over_kills(data_dir: Path | No
 # TLS
 
 
-async def test_tls_is_the_clients_side_alone(tmp_path: Path) -> None:
-    """Nodes follow each other without it: they are in one process."""
+async def test_tls_is_only_between_clients_and_nodes(tmp_path: Path) -> None:
+    """Nodes replicate without TLS: they are in one process."""
     authority = trustme.CA()
     server_side, client_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
     authority.issue_cert("127.0.0.1").configure_cert(server_side)
@@ -697,10 +695,10 @@ async def test_tls_is_the_clients_side_alone(tmp_path: Path) -> None:
             assert await client.fetch("t") == [b"a"]
 
 
-# Nothing leaks, and it is quick
+# Leaks and start-up time
 
 
-async def test_nothing_is_left(data_dir: Path | None) -> None:
+async def test_a_stopped_cluster_leaves_nothing(data_dir: Path | None) -> None:
     properties = {**THREE, "offsets.topic.num.partitions": 2}
     cluster = BrokerCluster(3, data_dir=data_dir, properties=properties)
     async with cluster:
@@ -721,7 +719,7 @@ async def test_nothing_is_left(data_dir: Path | None) -> None:
         assert open_files() <= files
 
 
-async def test_hundreds_of_clusters_in_one_process() -> None:
+async def test_hundreds_of_clusters_can_run_in_one_process() -> None:
     network = MemoryNetwork()
     clusters = [BrokerCluster(network=network) for _ in range(300)]
     for number, cluster in enumerate(clusters):
@@ -737,8 +735,8 @@ async def test_hundreds_of_clusters_in_one_process() -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-async def test_it_is_there_in_less_than_50_ms(nodes: int) -> None:
-    """Of the processor's time, for nothing else is waited for: a busy machine is not taken for a slow broker."""
+async def test_a_cluster_starts_within_50_ms_of_processor_time(nodes: int) -> None:
+    """Measured in processor time, so that a busy machine does not make the broker slow."""
     taken = []
     for _ in range(5):
         started = time.process_time()

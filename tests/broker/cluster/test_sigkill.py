@@ -1,4 +1,4 @@
-"""A broker's process that is killed: what it acknowledged, and what was decided, is there when it is back."""
+"""A broker process that is killed: acknowledged records and decisions of the controller survive."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ asyncio.run(main())
 """
 
 
-async def test_sigkill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+async def test_sigkill_loses_no_acknowledged_record(tmp_path: Path) -> None:
     acknowledged: list[bytes] = []
     producer_ids: list[int] = []
     port = 0
@@ -85,7 +85,7 @@ async def test_sigkill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> No
             bytes(record.value or b"") for part in parts for batch in iter_batches(part) for record in batch.records()
         ]
     assert len(stored) == end
-    # What was under way when a process died may be there too, once.
+    # Records in flight when a process died may be stored too, once.
     assert len(stored) <= len(acknowledged) + 3
     present = iter(stored)
     assert all(value in present for value in acknowledged), "in order"

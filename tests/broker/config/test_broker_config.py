@@ -1,4 +1,4 @@
-"""A broker's keys: what they are by default, what is refused and how."""
+"""A broker's keys: their defaults, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def test_every_key_that_is_no_default_of_topics_is_an_attribute() -> None:
     assert missing <= of_topics
 
 
-def test_dotted_and_snake_case_spelling() -> None:
+def test_keys_may_be_dotted_or_in_snake_case() -> None:
     config = BrokerConfig({"num.partitions": "7", "min_insync_replicas": 2, "broker.rack": "a"})
     assert (config.num_partitions, config.min_insync_replicas, config.broker_rack) == (7, 2, "a")
     assert config.given == {"broker.rack": "a", "min.insync.replicas": "2", "num.partitions": "7"}
 
 
-def test_twice_in_two_spellings() -> None:
+def test_a_key_in_two_spellings_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"num\.partitions is given twice"):
         BrokerConfig({"num.partitions": 1, "num_partitions": 2})
 
@@ -78,7 +78,7 @@ def test_twice_in_two_spellings() -> None:
         ("qwertz", "unknown configuration key: 'qwertz'"),
     ],
 )
-def test_unknown_key_names_the_nearest(name: str, text: str) -> None:
+def test_the_error_for_an_unknown_key_suggests_the_nearest(name: str, text: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         BrokerConfig({name: "1"})
     assert str(caught.value) == text
@@ -113,7 +113,7 @@ def test_error_for_an_unsupported_key_of_kafka_gives_the_reason(name: str, reaso
 
 
 def test_no_key_is_both_accepted_and_meaningless_without_a_longer_name() -> None:
-    # log.cleaner.* are refused as a whole but for those that give topics' defaults.
+    # log.cleaner.* are refused, except those that are defaults of topics.
     both = {name for name in SERVER_CONFIG_DEF.keys if why_meaningless(name)}
     assert all(BrokerConfig({name: SERVER_CONFIG_DEF.keys[name].default}) for name in both)
     assert both == {name for name in SERVER_CONFIG_DEF.keys if name.startswith(("log.cleaner.", "share."))}
@@ -153,7 +153,7 @@ def test_defaults_of_topics_are_checked_together() -> None:
         BrokerConfig({"log.cleaner.min.compaction.lag.ms": 6, "log.cleaner.max.compaction.lag.ms": 5})
 
 
-def test_topic_defaults_without_anything_given_are_kafkas() -> None:
+def test_topic_defaults_are_kafkas() -> None:
     assert BrokerConfig().topic_defaults == {name: entry.key.default for name, entry in TOPIC_KEYS.items()}
 
 
@@ -185,7 +185,7 @@ def test_keys_without_effect_are_accepted_and_logged(caplog: pytest.LogCaptureFi
     assert SERVER_CONFIG_DEF.keys["log.preallocate"].status is Status.WITHOUT_EFFECT
 
 
-def test_what_is_set_while_running_comes_first_and_can_be_taken_away() -> None:
+def test_dynamic_values_come_first_and_can_be_removed() -> None:
     static = BrokerConfig({"log.retention.ms": 5, "num.partitions": 2})
     dynamic = static.with_dynamic({"log.retention.ms": "6", "nobody.knows": "x"}, {"log.segment.bytes": "1048577"})
     assert dynamic.topic_defaults["retention.ms"] == 6
@@ -202,5 +202,5 @@ def test_dynamic_keys_are_accepted_keys() -> None:
     assert SERVER_CONFIG_DEF.keys.keys() >= DYNAMIC_KEYS
 
 
-def test_every_key_says_what_it_is_for() -> None:
+def test_every_key_is_documented() -> None:
     assert all(key.doc.endswith(".") for key in SERVER_CONFIG_DEF.keys.values())

@@ -1,4 +1,4 @@
-"""A topic's keys: what is refused with which text, and what its logs are told."""
+"""A topic's keys: the texts of invalid ones, and the configuration of its logs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aioproducer.config import ConfigKey, Importance, Type
 from aioproducer.errors import InvalidConfigurationError
 from aioproducer.wire.record_survey import IS_COMPILED
 
-# Names, values and texts as Apache Kafka 4.4 answered them.
+# Names, values and texts of Apache Kafka 4.4.
 REFUSED = [
     ("retention.ms", "-5", "Invalid value -5 for configuration retention.ms: Value must be at least -1"),
     ("retention.ms", "abc", "Invalid value abc for configuration retention.ms: Not a number of type LONG"),
@@ -101,7 +101,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "value", "text"), REFUSED)
-def test_refused_with_kafkas_text(name: str, value: str, text: str | None) -> None:
+def test_invalid_values_are_refused_with_kafkas_text(name: str, value: str, text: str | None) -> None:
     if text is None:
         validate_topic_configs({name: value})
         return
@@ -127,17 +127,17 @@ def test_refused_with_kafkas_text(name: str, value: str, text: str | None) -> No
         ("local.retention.ms", "5"),
     ],
 )
-def test_accepted_as_by_kafka(name: str, value: str) -> None:
+def test_values_that_kafka_accepts_are_accepted(name: str, value: str) -> None:
     validate_topic_configs({name: value})
 
 
-def test_null_values() -> None:
+def test_null_values_are_refused() -> None:
     with pytest.raises(InvalidConfigurationError) as caught:
         validate_topic_configs({"retention.ms": None, "segment.ms": None, "segment.bytes": "1048576"})
     assert str(caught.value) == "Null value not supported for topic configs: retention.ms,segment.ms"
 
 
-def test_values_that_do_not_go_together_also_with_the_brokers() -> None:
+def test_contradicting_values_are_refused_also_with_the_brokers_values() -> None:
     text = r"conflict topic config setting min\.compaction\.lag\.ms \(6\) > max\.compaction\.lag\.ms \(5\)"
     with pytest.raises(InvalidConfigurationError, match=text):
         validate_topic_configs({"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"})
@@ -205,7 +205,7 @@ def test_log_config_takes_every_field_from_its_key() -> None:
     assert all(value != defaults[name] for name, value in dataclasses.asdict(made).items())
 
 
-def test_log_config_takes_the_brokers_where_the_topic_says_nothing() -> None:
+def test_log_config_has_the_brokers_values_for_keys_that_the_topic_lacks() -> None:
     config = BrokerConfig({"log.retention.hours": 1, "message.max.bytes": 99})
     assert log_config(config, {}).retention_ms == 3600 * 1000
     assert log_config(config, {"retention.ms": "5"}).retention_ms == 5
@@ -216,19 +216,19 @@ def test_internal_segment_bytes_has_no_lower_bound() -> None:
     assert log_config(BrokerConfig(), {"internal.segment.bytes": "100"}).segment_bytes == 100
 
 
-def test_log_config_refuses_what_is_wrong() -> None:
+def test_log_config_refuses_invalid_values() -> None:
     with pytest.raises(InvalidConfigurationError, match="Unknown topic config name: foo"):
         log_config(BrokerConfig(), {"foo": "1"})
 
 
-def test_duplicates_in_a_list_are_left_out() -> None:
+def test_duplicates_in_a_list_are_dropped() -> None:
     assert topic_values(BrokerConfig(), {"cleanup.policy": "delete,compact,delete"})["cleanup.policy"] == (
         "delete",
         "compact",
     )
 
 
-def test_every_key_without_effect_says_why() -> None:
+def test_every_key_without_effect_has_a_reason() -> None:
     assert all(entry.has_effect != bool(entry.key.reason) for entry in TOPIC_KEYS.values())
     assert {name for name, entry in TOPIC_KEYS.items() if entry.has_effect} >= {"retention.ms", "cleanup.policy"}
 
@@ -258,7 +258,7 @@ def test_values_are_written_as_kafka_writes_them(value: object, text: str) -> No
     assert as_text(value) == text
 
 
-def test_types_and_rules_that_no_key_has() -> None:
+def test_unused_types_and_rules_work_as_in_kafka() -> None:
     assert as_number(5) == 5
     with pytest.raises(TypeError, match="a whole number was expected, not 'x'"):
         as_number("x")

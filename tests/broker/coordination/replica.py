@@ -1,4 +1,4 @@
-"""A partition whose high watermark a test moves, in place of a replica with a log."""
+"""A partition without a log, with a high watermark that a test moves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Appended:
 
 
 class Replica:
-    """A partition that is led here."""
+    """A partition that this node leads."""
 
     topic = "__transaction_state"
     index = 0
@@ -44,7 +44,7 @@ class Replica:
         return self.take(RecordBatch(records))
 
     def take(self, batch: RecordBatch) -> Appended:
-        """Put a batch into the log."""
+        """Append a batch to the log."""
         batch.restamp(base_offset=self.log_end_offset)
         self.batches.append(batch)
         if self.replicates:
@@ -52,7 +52,7 @@ class Replica:
         return Appended(batch.last_offset)
 
     def store(self, *records: tuple[bytes | None, bytes | None]) -> None:
-        """Put records into the log as an earlier leader has done."""
+        """Append records to the log, as an earlier leader has done."""
         batch = b"".join(encode_batch([SimpleRecord(1, *record) for record in records]))
         self.append(bytearray(batch), acks=-1, origin="coordinator")
 
@@ -62,7 +62,7 @@ class Replica:
             watcher()
 
     def fail(self, error: KafkaError) -> None:
-        """Let what is not replicated yet meet an error."""
+        """Fail the records that are not replicated."""
         self.replication_error = error
         for watcher in tuple(self.watchers):
             watcher()

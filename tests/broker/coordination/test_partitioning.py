@@ -1,4 +1,4 @@
-"""Which partition a group belongs to, against values of Java's ``String.hashCode`` and Kafka's ``Utils.abs``."""
+"""The partition of a group, compared with Java's ``String.hashCode`` and Kafka's ``Utils.abs``."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ JAVA = [
 
 
 @pytest.mark.parametrize(("text", "value", "of_50", "of_7", "length"), JAVA)
-def test_a_group_s_partition_is_the_one_that_java_computes(
-    text: str, value: int, of_50: int, of_7: int, length: int
-) -> None:
+def test_the_partition_of_a_group_is_that_of_java(text: str, value: int, of_50: int, of_7: int, length: int) -> None:
     assert java_string_hash(text) == value
     assert partition_for(text, 50) == of_50
     assert partition_for(text, 7) == of_7
@@ -36,7 +34,7 @@ def test_a_group_s_partition_is_the_one_that_java_computes(
 
 
 @given(st.text(), st.integers(1, 1000))
-def test_a_group_s_partition_exists(text: str, count: int) -> None:
+def test_the_partition_of_a_group_exists(text: str, count: int) -> None:
     assert 0 <= partition_for(text, count) < count
     assert java_string_length(text) == len(text.encode("utf-16-le", "surrogatepass")) // 2
 

@@ -1,4 +1,4 @@
-"""Work of a coordinator that comes round."""
+"""Periodic work of a coordinator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def running(action: Callable[[], Awaitable[None] | None]) -> AsyncIterator
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_work_goes_on_after_it_failed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_periodic_work_continues_after_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     calls: list[int] = []
 
     def fail() -> None:
@@ -34,7 +34,7 @@ async def test_work_goes_on_after_it_failed(caplog: pytest.LogCaptureFixture) ->
     assert "the disk is gone" in caplog.text
 
 
-async def test_work_that_waits_is_awaited_before_its_next_turn() -> None:
+async def test_asynchronous_work_is_awaited_before_its_next_call() -> None:
     steps: list[str] = []
 
     async def wait() -> None:

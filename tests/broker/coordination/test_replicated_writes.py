@@ -1,4 +1,4 @@
-"""A coordinator's writes: their answers and their fates."""
+"""A coordinator's writes: their answers and their outcomes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOT_LEADER, TIMED_OUT, NOT_COORDINATOR, NOT_ENOUGH_REPLICAS = 6, 7, 16, 19
 
 
 class Writer:
-    """Writes records, and keeps what becomes of them, in order."""
+    """Writes records, and keeps their outcomes and answers in order."""
 
     def __init__(self, replica: Replica) -> None:
         self.writes = ReplicatedWrites(cast("Partition", replica))
@@ -52,19 +52,19 @@ class Writer:
         return cast("AppendInfo", info)
 
     def _decided(self, name: str, code: int, end_offset: int) -> None:
-        """Writes are decided in the order in which they were appended."""
+        """Check that outcomes come in the order of the appends."""
         assert end_offset == (self._end_offsets.pop(0) if self._replica.append_error is None else NOWHERE)
         self.seen.append((name, "decided", code))
 
 
-async def test_a_replicated_write_is_decided_and_then_answered() -> None:
+async def test_a_replicated_write_has_its_outcome_before_its_answer() -> None:
     writer = Writer(Replica())
     writer.write("a")
     assert writer.seen == [("a", "decided", 0), ("a", "answered", 0)]
     assert len(writer.writes) == 0
 
 
-async def test_writes_are_decided_in_order() -> None:
+async def test_outcomes_of_writes_come_in_order() -> None:
     replica = Replica(replicates=False)
     writer = Writer(replica)
     writer.write("a")
@@ -74,7 +74,7 @@ async def test_writes_are_decided_in_order() -> None:
     assert [name for name, _, _ in writer.seen] == ["a", "a", "b", "b"]
 
 
-async def test_an_append_that_fails_is_decided_at_once() -> None:
+async def test_a_failed_append_has_its_outcome_at_once() -> None:
     replica = Replica()
     replica.append_error = NotEnoughReplicasError()
     writer = Writer(replica)
@@ -82,7 +82,7 @@ async def test_an_append_that_fails_is_decided_at_once() -> None:
     assert writer.seen == [("a", "decided", NOT_ENOUGH_REPLICAS), ("a", "answered", NOT_ENOUGH_REPLICAS)]
 
 
-async def test_a_lost_leadership_decides_what_is_pending() -> None:
+async def test_a_lost_leadership_ends_pending_writes() -> None:
     replica = Replica(replicates=False)
     writer = Writer(replica)
     writer.write("a")
@@ -98,7 +98,7 @@ async def test_a_write_on_too_few_replicas_is_committed() -> None:
     assert writer.seen == [("a", "decided", 0), ("a", "answered", 0)]
 
 
-async def test_a_slow_write_is_answered_before_its_fate_is_known() -> None:
+async def test_a_slow_write_is_answered_before_its_outcome() -> None:
     replica = Replica(replicates=False)
     writer = Writer(replica)
     writer.write("slow", 0.03)
@@ -116,7 +116,7 @@ async def test_a_slow_write_is_answered_before_its_fate_is_known() -> None:
 
 
 @pytest.mark.parametrize("replicates_later", [True, False])
-async def test_closing_answers_and_leaves_the_fate_open(replicates_later: bool) -> None:
+async def test_closing_answers_pending_writes_without_an_outcome(replicates_later: bool) -> None:
     replica = Replica(replicates=False)
     writer = Writer(replica)
     writer.write("a", 0.001)
@@ -128,7 +128,7 @@ async def test_closing_answers_and_leaves_the_fate_open(replicates_later: bool) 
     assert replica.watchers == []
 
 
-async def test_a_closed_log_takes_no_writes() -> None:
+async def test_a_closed_log_accepts_no_writes() -> None:
     replica = Replica()
     writer = Writer(replica)
     writer.writes.close(NOT_COORDINATOR)
@@ -138,7 +138,7 @@ async def test_a_closed_log_takes_no_writes() -> None:
     assert replica.records() == []
 
 
-async def test_waiting_ends_when_all_writes_before_are_decided() -> None:
+async def test_waiting_ends_when_all_earlier_writes_have_an_outcome() -> None:
     replica = Replica(replicates=False)
     writer = Writer(replica)
     writer.wait("nothing")
@@ -151,7 +151,7 @@ async def test_waiting_ends_when_all_writes_before_are_decided() -> None:
     assert writer.seen[1:4] == [("a", "decided", 0), ("a", "answered", 0), ("b", "answered", 0)]
 
 
-async def test_waiting_takes_no_longer_than_its_time() -> None:
+async def test_waiting_ends_at_its_timeout() -> None:
     replica = Replica(replicates=False)
     writer = Writer(replica)
     writer.write("a")
@@ -160,7 +160,7 @@ async def test_waiting_takes_no_longer_than_its_time() -> None:
     assert writer.seen == [("b", "answered", TIMED_OUT)]
 
 
-async def test_a_write_that_another_write_s_end_begins_has_its_own_time() -> None:
+async def test_a_write_that_starts_at_the_end_of_another_has_its_own_timeout() -> None:
     replica = Replica(replicates=False)
     writer = Writer(replica)
     again = iter(["later"])

@@ -1,4 +1,4 @@
-"""The shards of a coordinator: which partitions it serves, and where a key is served."""
+"""The shards of a coordinator: the partitions that it serves, and the shard of a key."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOT_AVAILABLE, NOT_COORDINATOR = 15, 16
 
 
 class Shard:
-    """A shard whose load a test ends, and which keeps what it was closed with."""
+    """A shard whose loading the test ends; it keeps the code with which it was closed."""
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -84,7 +84,7 @@ class World:
         return shard
 
 
-async def test_a_led_partition_is_served_once_it_is_loaded() -> None:
+async def test_a_led_partition_is_served_when_it_is_loaded() -> None:
     world = World()
     with pytest.raises(CoordinatorNotAvailableError):
         world.shards.serving("key")
@@ -112,7 +112,7 @@ async def test_a_lost_partition_is_closed() -> None:
 
 
 @pytest.mark.parametrize("is_current", [True, False])
-async def test_a_partition_that_is_led_again_is_loaded_again_where_its_shard_is_no_longer_current(
+async def test_a_partition_that_is_led_again_is_loaded_again_if_its_shard_is_outdated(
     is_current: bool,
 ) -> None:
     world = World()
@@ -148,7 +148,7 @@ async def test_a_partition_that_cannot_be_loaded_is_not_served(caplog: pytest.Lo
     await asyncio.gather(*world.shards.close(), return_exceptions=True)
 
 
-async def test_a_stopped_coordinator_closes_its_shards_and_begins_none() -> None:
+async def test_a_stopped_coordinator_closes_its_shards_and_starts_none() -> None:
     world = World()
     shard = await world.start(loads=False)
     await asyncio.gather(*world.shards.close(), return_exceptions=True)
@@ -161,7 +161,7 @@ async def test_a_stopped_coordinator_closes_its_shards_and_begins_none() -> None
             ask()
 
 
-def test_the_number_of_partitions_is_settled_when_the_topic_is_first_seen() -> None:
+def test_the_number_of_partitions_is_fixed_when_the_topic_is_first_seen() -> None:
     world = World()
     del world.image.topics[TOPIC]
     key = next(key for key in map(str, range(100)) if world.shards.partition_for(key) == 4)
@@ -184,7 +184,7 @@ def test_the_coordinator_of_a_key_is_the_living_leader_of_its_partition() -> Non
     assert world.created == []
 
 
-def test_the_topic_is_created_when_a_coordinator_is_first_looked_for() -> None:
+def test_the_topic_is_created_by_the_first_search_for_a_coordinator() -> None:
     world = World()
     del world.image.topics[TOPIC]
     assert world.shards.coordinator("key") is None

@@ -1,4 +1,4 @@
-"""A group under test: time is passed in, answers and writes are kept."""
+"""Drives a group under test: the test passes the time, and keeps responses and writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NEWEST = 9
 
 
 def subscription(*topics: str, version: int = 1) -> bytes:
-    """What a consumer that reads ``topics`` says to its assignor."""
+    """The metadata of a consumer with a subscription to ``topics``."""
     return encode_version_prefixed(ConsumerProtocolSubscription(topics=list(topics)), version)
 
 
@@ -41,7 +41,7 @@ def protocols(*names: str, metadata: bytes | None = None) -> list[JoinGroupReque
 
 @dataclass
 class Join:
-    """A JoinGroup and its answers, of which there must be one in the end."""
+    """A JoinGroup and its responses, of which there must finally be one."""
 
     request: JoinGroupRequest
     answers: list[JoinGroupResponse] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Join:
 
 @dataclass
 class Sync:
-    """A SyncGroup and its answers."""
+    """A SyncGroup and its responses."""
 
     request: SyncGroupRequest
     answers: list[SyncGroupResponse] = field(default_factory=list)
@@ -122,13 +122,13 @@ class Driver:
         return join
 
     def enter(self, **options: object) -> Join:
-        """Join as a new member does: ask for an id, come back with it."""
+        """Join as a new member does: request an id, join with it."""
         required = self.join(**options)  # type: ignore[arg-type]  # the options of join
         assert required.code == Code.MEMBER_ID_REQUIRED
         return self.join(required.answer.member_id, **options)  # type: ignore[arg-type]  # the options of join
 
     def enter_refused(self, **options: object) -> int:
-        """The code with which a new member is refused."""
+        """Return the code with which a new member is refused."""
         return self.join(**options).code  # type: ignore[arg-type]  # the options of join
 
     def sync(self, join: Join, assignments: dict[str, bytes] | None = None, **changes: object) -> Sync:
@@ -165,7 +165,7 @@ class Driver:
         return response.error_code
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; what is due in it happens when it is due."""
+        """Advance the time; timers fire when they are due."""
         end = self.now + seconds
         while (wake_at := self.group.timers.wake_at) is not None and wake_at <= end:
             self.now = max(self.now, wake_at)
@@ -174,7 +174,7 @@ class Driver:
         self.now = end
 
     def timers_of(self, member_id: str) -> bool:
-        """Whether the member's session is watched."""
+        """Whether there is a timer for the member's session."""
         return f"session {member_id}" in self.group.timers
 
     def serve(self) -> None:
@@ -184,7 +184,7 @@ class Driver:
                 self.write()
 
     def write(self, code: int = 0) -> None:
-        """The oldest write that waits has ended."""
+        """End the oldest pending write."""
         write = self.waiting.pop(0)
         if not code:
             self.written.append(write)
@@ -192,11 +192,11 @@ class Driver:
         self.serve()
 
     def settle(self) -> None:
-        """Begin the generation that everybody who waits has joined."""
+        """Begin the generation of all members that have joined."""
         self.advance(0.01)
 
     def stable(self, count: int, **options: object) -> list[Join]:
-        """A stable group of ``count`` members, each with its own id for an assignment; the leader first."""
+        """Return a stable group of ``count`` members, each with its own id as assignment; the leader first."""
         joins = [self.enter(**options) for _ in range(count)]
         self.settle()
         assert all(join.code == Code.NONE for join in joins)

@@ -1,4 +1,4 @@
-"""A partition whose high watermark a test moves, and a shard that serves its groups."""
+"""A partition with a high watermark that a test moves, and a shard that serves its groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .driving import WALL_MS
 
 
 class Replica(LedPartition):
-    """A partition of ``__consumer_offsets``, which takes batches of transactions and their markers."""
+    """A partition of ``__consumer_offsets``, which accepts batches of transactions and their markers."""
 
     topic = "__consumer_offsets"
 
@@ -75,7 +75,7 @@ class Replica(LedPartition):
         return self.take(marker_batch(producer_id, producer_epoch, kind=int(committed)))
 
     def keep(self, *records: Record, key: bytes | None = None) -> None:
-        """Put records into the log as an earlier leader has done, at last one with ``key``."""
+        """Append records to the log, as an earlier leader has done, and finally one with ``key``."""
         encoded = [encode_record(record) for record in records]
         self.store(*encoded, *([] if key is None else [(key, b"")]))
 
@@ -91,7 +91,7 @@ def marker_batch(producer_id: int, producer_epoch: int = 0, *, kind: int) -> Rec
 
 
 class Clock:
-    """The wall clock that a test moves; the other one is the loop's."""
+    """A wall clock that a test moves; the monotonic clock is the loop's."""
 
     def __init__(self) -> None:
         self.wall_ms = WALL_MS
@@ -149,7 +149,7 @@ def pending_of(shard: Shard, group_id: str = "group") -> dict[tuple[str, int], s
 
 
 def state_of(shard: Shard) -> tuple[object, ...]:
-    """Everything that a shard knows of offsets."""
+    """Return a shard's complete state of offsets."""
     groups = sorted(shard.groups)
     kept: dict[OffsetKey, StoredOffset] = {
         (group_id, topic, index): offset

@@ -86,7 +86,7 @@ class Producer:
             self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
 
     async def _settled(self, request: Request[AnswerT], version: int, node: int) -> AnswerT:
-        """The answer once no other transition of the transaction is in progress."""
+        """Return the response when no other transition of the transaction is in progress."""
         async with asyncio.timeout(TIMEOUT):
             while True:
                 answer = await self._made.ask(request, version, node)
@@ -96,7 +96,7 @@ class Producer:
 
 
 async def stable_offset(made: World, node: int) -> tuple[int, int]:
-    """Code and offset for a consumer that asks for stable offsets."""
+    """Return code and offset for a consumer that requests stable offsets."""
     topic = OffsetFetchRequestTopic(name="orders", partition_indexes=[0])
     request = OffsetFetchRequest(group_id="group", topics=[topic], require_stable=True)
     [partition] = (await made.ask(request, 7, node)).topics[0].partitions
@@ -129,7 +129,7 @@ async def test_offsets_become_visible_with_their_transaction_or_not_at_all(gener
 
 
 @pytest.mark.parametrize("generation", [1, 2])
-async def test_markers_reach_a_group_whose_coordinator_has_moved(generation: int) -> None:
+async def test_markers_reach_a_moved_group_coordinator(generation: int) -> None:
     async with world(2, **PROPERTIES) as made:
         first = await made.coordinator()
         producer = Producer(made, generation)

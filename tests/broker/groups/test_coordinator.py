@@ -49,7 +49,7 @@ async def test_the_offsets_topic_is_created_when_it_is_first_needed() -> None:
         assert (first.error_code, first.error_message) == (15, "The coordinator is not available.")
         topic = made.cluster.image.topics["__consumer_offsets"]
         assert topic.configs["cleanup.policy"] == "compact"
-        # Kafka's default of three replicas is more than there are nodes.
+        # Kafka's default of three replicas exceeds the number of nodes.
         assert topic.partitions[0].replicas == [1]
         assert await made.coordinator() == 1
 
@@ -65,7 +65,7 @@ async def test_an_offsets_topic_that_cannot_be_created_leaves_no_coordinator(
         monkeypatch.setattr(made.cluster.controller, "create_topic", refuse)
         with pytest.raises(CoordinatorNotAvailableError):
             made.cluster.brokers[1].groups.shards.find("group")
-        assert "__consumer_offsets cannot be created: no more topics" in caplog.text
+        assert "__consumer_offsets could not be created: no more topics" in caplog.text
 
 
 async def test_a_partition_without_a_leader_has_no_coordinator() -> None:
@@ -76,7 +76,7 @@ async def test_a_partition_without_a_leader_has_no_coordinator() -> None:
             made.cluster.brokers[3 - coordinator].groups.shards.find("group")
 
 
-async def test_what_is_no_group_has_no_coordinator_here() -> None:
+async def test_an_invalid_key_has_no_coordinator() -> None:
     async with world() as made:
         await made.coordinator()
         shared = await made.ask(FindCoordinatorRequest(key_type=2, coordinator_keys=["a"]), 6)
@@ -134,7 +134,7 @@ async def test_a_commit_that_cannot_be_replicated_is_refused() -> None:
         assert await made.committed(await made.coordinator()) == 1
 
 
-async def test_who_waits_when_the_broker_stops_is_told() -> None:
+async def test_waiting_requests_are_answered_when_the_broker_stops() -> None:
     async with world(**{"group.initial.rebalance.delay.ms": 30_000}) as made:
         await made.coordinator()
         required = await made.ask(join(), 9)
@@ -150,7 +150,7 @@ async def test_who_waits_when_the_broker_stops_is_told() -> None:
         assert groups.group("group") is None
 
 
-async def test_a_client_that_goes_away_while_it_waits_stays_a_member() -> None:
+async def test_a_client_that_disconnects_while_it_waits_stays_a_member() -> None:
     async with world(**{"group.initial.rebalance.delay.ms": 200}) as made:
         await made.coordinator()
         required = await made.ask(join(), 9)
@@ -165,14 +165,14 @@ async def test_a_client_that_goes_away_while_it_waits_stays_a_member() -> None:
         assert list(group.members) == [required.member_id]
 
 
-async def test_nobody_is_served_while_groups_are_loaded() -> None:
+async def test_requests_are_refused_while_groups_are_loaded() -> None:
     async with world() as made:
         await made.coordinator()
         member = await member_of(made)
         groups = made.cluster.brokers[1].groups
         groups.shards.leadership(0, False)
         groups.shards.leadership(0, True)
-        # The loading task has had no turn yet.
+        # The loading task has not run yet.
         beat = HeartbeatRequest(group_id="group", generation_id=9, member_id=member.member_id)
         assert groups.heartbeat(beat) == Code.NONE
         assert (await groups.join(join(), version=9)).error_code == Code.COORDINATOR_LOAD_IN_PROGRESS
@@ -212,7 +212,7 @@ async def test_a_log_that_cannot_be_loaded_is_not_served(
         (join(protocols=[]), Code.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
-async def test_joins_that_are_refused(request_: JoinGroupRequest, code: int) -> None:
+async def test_invalid_joins_are_refused(request_: JoinGroupRequest, code: int) -> None:
     async with world() as made:
         await made.coordinator()
         assert (await made.ask(request_, 9)).error_code == code
@@ -256,11 +256,11 @@ async def test_offsets_by_topic_id() -> None:
         assert await fetched(topic_id) == [known, (b"\x01" * 16, [(-1, 100)]), known]
         made.cluster.controller.delete_topic("orders")
         again = made.cluster.create_topic("orders", 1, 1).topic_id
-        # What was committed for the topic before it, by its id, is nothing for this one.
+        # An offset for the previous topic, by its id, does not apply to this one.
         assert (await fetched(again))[0] == (again, [(-1, 0)])
 
 
-async def test_offsets_of_deleted_partitions_are_forgotten() -> None:
+async def test_offsets_of_deleted_partitions_are_deleted() -> None:
     async with world() as made:
         await made.coordinator()
         assert await made.commit(7) == Code.NONE
@@ -276,7 +276,7 @@ async def test_old_offsets_are_cleaned_up() -> None:
         assert await made.committed() == -1
 
 
-async def test_commits_that_are_refused() -> None:
+async def test_invalid_commits_are_refused() -> None:
     async with world() as made:
         await made.coordinator()
         assert await made.commit(1, 8, generation_id_or_member_epoch=1) == Code.ILLEGAL_GENERATION
@@ -337,7 +337,7 @@ async def deleted(made: World, *group_ids: str, node_id: int = 1) -> list[int]:
 
 
 async def offset_deleted(made: World, group_id: str, *, topic: str = "orders", node_id: int = 1) -> tuple[int, int]:
-    """The code of the whole, and that of the topic's first partition, -1 where there is none."""
+    """Return the code of the response, and that of the topic's first partition, -1 if there is none."""
     partition = OffsetDeleteRequestPartition(partition_index=0)
     topics = [OffsetDeleteRequestTopic(name=topic, partitions=[partition])]
     response = await made.ask(OffsetDeleteRequest(group_id=group_id, topics=topics), 0, node_id)
@@ -386,8 +386,8 @@ async def test_offsets_are_deleted_of_topics_that_no_member_reads() -> None:
         assert await offset_deleted(made, "") == (Code.INVALID_GROUP_ID, -1)
 
 
-async def test_what_is_being_committed_is_deleted_too() -> None:
-    """What is known of a group is what was replicated: what is on its way has to come first."""
+async def test_offsets_of_commits_in_progress_are_deleted_too() -> None:
+    """Only replicated records count as a group's state, so writes in progress have to end first."""
     async with world() as made:
         await made.coordinator()
         groups = made.cluster.brokers[1].groups
@@ -399,7 +399,7 @@ async def test_what_is_being_committed_is_deleted_too() -> None:
         assert await made.committed(group_id="simple") == -1
 
 
-async def test_another_node_than_the_coordinator_deletes_nothing() -> None:
+async def test_a_node_that_is_not_the_coordinator_deletes_nothing() -> None:
     async with world(2) as made:
         node = await made.coordinator()
         other = 3 - node
@@ -433,7 +433,7 @@ async def test_every_version_is_answered(api_key: ApiKey, request_: Request[Resp
             assert isinstance(response, request_.response_class())
 
 
-async def test_errors_of_one_group_stand_where_the_version_has_them() -> None:
+async def test_errors_of_one_group_are_in_the_field_of_the_version() -> None:
     async with world(2) as made:
         other = 3 - await made.coordinator()
         topics = [OffsetFetchRequestTopic(name="orders", partition_indexes=[0, 1])]
@@ -446,7 +446,7 @@ async def test_errors_of_one_group_stand_where_the_version_has_them() -> None:
         assert (later.groups[0].error_code, later.groups[0].topics) == (Code.NOT_COORDINATOR, [])
 
 
-async def test_leaving_in_every_shape() -> None:
+async def test_members_leave_in_every_version() -> None:
     async with world() as made:
         await made.coordinator()
         unknown = LeaveGroupRequest(group_id="none", members=[MemberIdentity(member_id="a")])
@@ -460,7 +460,7 @@ async def test_leaving_in_every_shape() -> None:
         assert group.state is GroupState.EMPTY
 
 
-async def test_a_sync_must_state_the_protocol() -> None:
+async def test_a_sync_must_state_its_protocol() -> None:
     async with world() as made:
         await made.coordinator()
         request = SyncGroupRequest(group_id="none", protocol_type="consumer", protocol_name=None)

@@ -1,4 +1,4 @@
-"""One classic group: what each event answers, and what it changes."""
+"""One classic group: its response to each event, and its changes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aioproducer.protocol.messages.groups import MemberIdentity
 from .driving import REBALANCE_MS, SESSION_MS, WALL_MS, Driver, subscription
 
 
-def test_first_member_becomes_leader_and_gets_what_it_hands_in() -> None:
+def test_the_first_member_becomes_leader_and_gets_its_own_assignment() -> None:
     driver = Driver()
     required = driver.join()
     assert required.code == Code.MEMBER_ID_REQUIRED
@@ -36,7 +36,7 @@ def test_first_member_becomes_leader_and_gets_what_it_hands_in() -> None:
     assert driver.group.subscribed_topics == {"orders"}
 
 
-def test_before_version_4_nobody_is_sent_back_for_an_id() -> None:
+def test_before_version_4_no_member_id_is_required() -> None:
     driver = Driver()
     join = driver.join(version=3)
     driver.settle()
@@ -44,7 +44,7 @@ def test_before_version_4_nobody_is_sent_back_for_an_id() -> None:
     assert join.answer.member_id == "client-1"
 
 
-def test_a_pending_member_that_never_comes_back_is_forgotten() -> None:
+def test_a_pending_member_that_never_joins_is_dropped() -> None:
     driver = Driver()
     first = driver.stable(1)[0]
     pending = driver.join().answer.member_id
@@ -57,7 +57,7 @@ def test_a_pending_member_that_never_comes_back_is_forgotten() -> None:
     assert driver.join(pending).code == Code.UNKNOWN_MEMBER_ID
 
 
-def test_a_pending_member_is_waited_for() -> None:
+def test_a_rebalance_waits_for_a_pending_member() -> None:
     driver = Driver()
     first = driver.stable(1)[0]
     second = driver.join(version=3)
@@ -74,7 +74,7 @@ def test_a_pending_member_cannot_become_static() -> None:
     assert driver.join(pending, instance_id="one").code == Code.UNKNOWN_SERVER_ERROR
 
 
-def test_initial_rebalance_waits_longer_while_members_come() -> None:
+def test_the_initial_rebalance_waits_longer_while_members_join() -> None:
     driver = Driver(GroupSettings(initial_rebalance_delay_ms=3000))
     joins = [driver.enter()]
     driver.advance(2)
@@ -86,7 +86,7 @@ def test_initial_rebalance_waits_longer_while_members_come() -> None:
     assert {join.answer.generation_id for join in joins} == {1}
 
 
-def test_initial_rebalance_ends_with_the_rebalance_timeout() -> None:
+def test_the_initial_rebalance_ends_with_the_rebalance_timeout() -> None:
     driver = Driver(GroupSettings(initial_rebalance_delay_ms=3000))
     joins = []
     for _ in range(9):
@@ -96,7 +96,7 @@ def test_initial_rebalance_ends_with_the_rebalance_timeout() -> None:
     assert driver.group.generation_id == 1
 
 
-def test_everybody_leaving_at_first_leaves_the_group_empty() -> None:
+def test_a_group_is_empty_if_all_members_leave_during_the_initial_rebalance() -> None:
     driver = Driver(GroupSettings(initial_rebalance_delay_ms=3000))
     join = driver.join(version=3)
     (member_id,) = driver.group.members
@@ -107,7 +107,7 @@ def test_everybody_leaving_at_first_leaves_the_group_empty() -> None:
     assert driver.group.state is GroupState.EMPTY
 
 
-def test_another_member_has_all_join_again() -> None:
+def test_a_new_member_makes_all_members_join_again() -> None:
     driver = Driver()
     first = driver.stable(1)[0]
     second = driver.enter()
@@ -121,7 +121,7 @@ def test_another_member_has_all_join_again() -> None:
     assert second.answer.members == []
 
 
-def test_who_does_not_join_again_in_time_is_left_out() -> None:
+def test_a_member_that_does_not_join_again_in_time_is_removed() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     again = driver.join(leader.answer.member_id)
@@ -133,7 +133,7 @@ def test_who_does_not_join_again_in_time_is_left_out() -> None:
     assert driver.heartbeat(follower) == Code.UNKNOWN_MEMBER_ID
 
 
-def test_a_leader_that_does_not_come_is_replaced() -> None:
+def test_a_leader_that_does_not_join_is_replaced() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     again = driver.join(follower.answer.member_id, metadata=subscription("payments"))
@@ -144,7 +144,7 @@ def test_a_leader_that_does_not_come_is_replaced() -> None:
     assert driver.heartbeat(leader) == Code.UNKNOWN_MEMBER_ID
 
 
-def test_a_session_that_ends_is_noticed_and_heartbeats_prolong_it() -> None:
+def test_a_session_expires_unless_heartbeats_extend_it() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     driver.advance(SESSION_MS / 1000 - 1)
@@ -159,7 +159,7 @@ def test_a_session_that_ends_is_noticed_and_heartbeats_prolong_it() -> None:
 
 
 def test_new_members_do_not_wait_for_ever() -> None:
-    """Their clients may be gone: nobody has seen them since."""
+    """Their clients may have ended, as nothing was received from them since."""
     driver = Driver(GroupSettings(initial_rebalance_delay_ms=0, new_member_join_timeout_ms=5000))
     driver.stable(1, session_ms=60_000, rebalance_ms=60_000)
     new = driver.enter()
@@ -168,7 +168,7 @@ def test_new_members_do_not_wait_for_ever() -> None:
     assert new.answer.member_id == ""
 
 
-def test_who_waits_for_a_rebalance_is_alive() -> None:
+def test_a_member_that_waits_for_a_rebalance_is_alive() -> None:
     driver = Driver()
     leader, follower = driver.stable(2, session_ms=6000)
     waiting = driver.join(leader.answer.member_id)
@@ -178,7 +178,7 @@ def test_who_waits_for_a_rebalance_is_alive() -> None:
     assert not waiting.answers
 
 
-def test_a_leader_that_never_syncs_has_the_group_go_on_without_it() -> None:
+def test_a_leader_that_never_syncs_is_removed() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     joins = [driver.join(join.answer.member_id, metadata=subscription("a")) for join in (leader, follower)]
@@ -224,7 +224,7 @@ def test_sync_is_for_members_of_this_generation(changes: dict[str, object], code
     assert driver.sync(member, **changes).code == code
 
 
-def test_sync_of_an_empty_group_knows_nobody() -> None:
+def test_a_sync_of_an_empty_group_has_an_unknown_member() -> None:
     driver = Driver()
     (member,) = driver.stable(1)
     assert driver.leave_as(member) == Code.NONE
@@ -233,7 +233,7 @@ def test_sync_of_an_empty_group_knows_nobody() -> None:
     assert driver.leave_as(member) == Code.UNKNOWN_MEMBER_ID
 
 
-def test_a_join_or_sync_that_is_sent_again_takes_the_place_of_the_first() -> None:
+def test_a_repeated_join_or_sync_replaces_the_first() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     first = driver.join(leader.answer.member_id)
@@ -261,7 +261,7 @@ def test_a_follower_that_joins_again_unchanged_gets_its_generation() -> None:
     assert driver.group.state is GroupState.PREPARING_REBALANCE
 
 
-def test_the_assignor_that_most_like_best_is_chosen() -> None:
+def test_the_assignor_that_most_members_prefer_is_chosen() -> None:
     driver = Driver()
     joins = [
         driver.enter(names=("range", "sticky", "mine")),
@@ -276,13 +276,13 @@ def test_the_assignor_that_most_like_best_is_chosen() -> None:
 
 
 @pytest.mark.parametrize(("names", "protocol_type"), [((), "consumer"), (("range",), "")])
-def test_an_empty_group_wants_a_protocol(names: tuple[str, ...], protocol_type: str) -> None:
+def test_an_empty_group_requires_a_protocol(names: tuple[str, ...], protocol_type: str) -> None:
     driver = Driver()
     join = driver.join(names=names, protocol_type=protocol_type)
     assert join.code == Code.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_a_full_group_takes_nobody_in() -> None:
+def test_a_full_group_accepts_no_member() -> None:
     driver = Driver(GroupSettings(initial_rebalance_delay_ms=0, max_size=2))
     leader, follower = driver.stable(2)
     assert driver.join().code == Code.GROUP_MAX_SIZE_REACHED
@@ -290,13 +290,13 @@ def test_a_full_group_takes_nobody_in() -> None:
     pending = driver.join().answer.member_id
     again = driver.join(follower.answer.member_id)
     assert not waits.answers
-    # There were two ids given out for one place.
+    # Two ids were given to clients for one free place.
     assert driver.join(pending).code == Code.GROUP_MAX_SIZE_REACHED
     driver.advance(REBALANCE_MS / 1000)
     assert waits.code == again.code == Code.NONE
 
 
-def test_a_loaded_group_that_is_too_large_loses_who_comes_last() -> None:
+def test_a_loaded_group_that_is_too_large_loses_the_last_members() -> None:
     driver = Driver()
     joins = driver.stable(3)
     small = GroupSettings(initial_rebalance_delay_ms=0, max_size=2)
@@ -309,7 +309,7 @@ def test_a_loaded_group_that_is_too_large_loses_who_comes_last() -> None:
     assert again[0].code == again[1].code == Code.NONE
 
 
-def test_leaving_has_the_others_share() -> None:
+def test_a_leaving_member_starts_a_rebalance() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     assert driver.leave_as(leader) == Code.NONE
@@ -324,7 +324,7 @@ def test_leaving_has_the_others_share() -> None:
     assert driver.group.state is GroupState.COMPLETING_REBALANCE
 
 
-def test_who_is_removed_while_it_waits_is_told() -> None:
+def test_a_removed_member_that_waits_is_answered() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     joins = [driver.join(join.answer.member_id, metadata=subscription("a")) for join in (leader, follower)]
@@ -349,7 +349,7 @@ def stable_static(driver: Driver, *instance_ids: str) -> list[str]:
 
 @pytest.mark.parametrize("version", [8, 9])
 @pytest.mark.parametrize("instance_id", ["one", "two"])
-def test_a_static_member_comes_back_without_a_rebalance(version: int, instance_id: str) -> None:
+def test_a_static_member_rejoins_without_a_rebalance(version: int, instance_id: str) -> None:
     driver = Driver()
     ids = dict(zip(["one", "two"], stable_static(driver, "one", "two"), strict=True))
     leader_before = driver.group.leader_id
@@ -365,7 +365,7 @@ def test_a_static_member_comes_back_without_a_rebalance(version: int, instance_i
     assert driver.sync(again).answer.assignment == instance_id.encode()
     kept = {member.group_instance_id: member.member_id for member in driver.written[-1].value.members}
     assert kept[instance_id] == again.answer.member_id
-    # Whoever had the place before is fenced.
+    # The previous owner of the membership is fenced.
     old = MemberIdentity(member_id=ids[instance_id], group_instance_id=instance_id)
     assert driver.leave(old)[0].error_code == Code.FENCED_INSTANCE_ID
     assert driver.join(ids[instance_id], instance_id=instance_id).code == Code.FENCED_INSTANCE_ID
@@ -398,7 +398,7 @@ def test_a_static_member_replaced_twice_answers_each_once() -> None:
     assert second.code == Code.NONE
 
 
-def test_a_static_member_that_comes_back_before_its_first_sync_owes_that_under_its_new_id() -> None:
+def test_a_static_member_that_rejoins_before_its_sync_syncs_under_its_new_id() -> None:
     driver = Driver()
     joins = [driver.join(instance_id=instance_id) for instance_id in ("one", "two")]
     driver.settle()
@@ -409,7 +409,7 @@ def test_a_static_member_that_comes_back_before_its_first_sync_owes_that_under_i
     assert driver.group.pending_syncs == {again.answer.member_id}
 
 
-def test_a_static_member_whose_session_passes_while_its_place_is_written_has_a_session_afterwards() -> None:
+def test_a_static_member_has_a_session_after_its_replacement_was_written() -> None:
     driver = Driver()
     stable_static(driver, "one")
     driver.writes_at_once = False
@@ -420,7 +420,7 @@ def test_a_static_member_whose_session_passes_while_its_place_is_written_has_a_s
     assert driver.timers_of(again.answer.member_id)
 
 
-def test_a_static_member_s_place_is_written_into_a_rebalance() -> None:
+def test_the_replacement_of_a_static_member_may_end_during_a_rebalance() -> None:
     driver = Driver()
     one, _ = stable_static(driver, "one", "two")
     driver.writes_at_once = False
@@ -430,7 +430,7 @@ def test_a_static_member_s_place_is_written_into_a_rebalance() -> None:
     assert two.answer.generation_id == leads.answer.generation_id == 2
 
 
-def test_a_static_member_that_changes_the_protocol_has_all_join_again() -> None:
+def test_a_static_member_that_changes_the_protocol_makes_all_join_again() -> None:
     driver = Driver()
     driver.join(instance_id="one", names=("range", "sticky"))
     driver.settle()
@@ -476,11 +476,11 @@ def test_static_members_stay_when_they_do_not_join_and_leave_with_their_session(
     assert len(again.answer.members) == 2
     driver.sync(again)
     driver.advance(REBALANCE_MS / 1000)
-    # The one that never came did not sync either.
+    # The member that never joined did not sync either.
     assert list(driver.group.membership.static_members) == ["one"]
 
 
-def test_a_rebalance_of_static_members_of_whom_none_comes_ends_with_their_sessions() -> None:
+def test_a_rebalance_without_joining_static_members_ends_with_their_sessions() -> None:
     driver = Driver()
     one, two = [driver.join(instance_id=name, session_ms=70_000) for name in ("one", "two")]
     driver.settle()
@@ -497,7 +497,7 @@ def test_a_rebalance_of_static_members_of_whom_none_comes_ends_with_their_sessio
 # Writes
 
 
-def test_an_assignment_holds_once_it_is_written() -> None:
+def test_an_assignment_takes_effect_when_it_is_written() -> None:
     driver = Driver(writes_at_once=False)
     joins = [driver.enter(), driver.enter()]
     driver.settle()
@@ -521,7 +521,7 @@ def test_a_failed_write_of_an_assignment_makes_all_members_join_again() -> None:
     assert driver.group.value().members[0].assignment == b""
 
 
-def test_an_assignment_that_is_written_too_late_is_nobody_s() -> None:
+def test_an_assignment_that_is_written_too_late_is_ignored() -> None:
     driver = Driver(writes_at_once=False)
     join = driver.enter()
     driver.settle()
@@ -533,7 +533,7 @@ def test_an_assignment_that_is_written_too_late_is_nobody_s() -> None:
 
 
 @pytest.mark.parametrize("phase", ["joining", "syncing", "writing"])
-def test_who_waits_when_the_group_goes_away_is_told(phase: str) -> None:
+def test_waiting_requests_are_answered_when_the_group_closes(phase: str) -> None:
     driver = Driver(writes_at_once=False)
     joins = [driver.enter(), driver.enter()]
     waits = list(joins)
@@ -555,7 +555,7 @@ def test_who_waits_when_the_group_goes_away_is_told(phase: str) -> None:
     assert driver.group.validate_offset_commit("", None, -1) == Code.COORDINATOR_NOT_AVAILABLE
 
 
-def test_a_loaded_group_goes_on() -> None:
+def test_a_loaded_group_continues() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     loaded = Driver(group=Group.load("group", driver.group.value(), driver.settings, driver.unique))
@@ -569,7 +569,7 @@ def test_a_loaded_group_goes_on() -> None:
     assert loaded.group.state is GroupState.EMPTY
 
 
-def test_a_member_that_asks_for_no_rebalance_timeout_stops_nothing() -> None:
+def test_a_member_without_a_rebalance_timeout_blocks_nothing() -> None:
     driver = Driver()
     join = driver.enter(rebalance_ms=-5)
     driver.settle()
@@ -598,7 +598,7 @@ def test_members_of_the_generation_commit(member: str, generation: int, instance
     assert driver.group.validate_offset_commit(member_id, instance_id, generation) == code
 
 
-def test_nobody_commits_while_assignments_are_awaited() -> None:
+def test_commits_are_refused_while_assignments_are_awaited() -> None:
     driver = Driver()
     join = driver.enter()
     assert driver.group.validate_offset_commit("", None, -1) == Code.UNKNOWN_MEMBER_ID
@@ -617,7 +617,7 @@ def test_commits_keep_a_session_alive() -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 1, 3, 9])
-def test_what_members_read_is_known_where_a_later_version_has_what_version_0_has(version: int) -> None:
+def test_subscriptions_are_read_from_later_versions_by_version_0(version: int) -> None:
     driver = Driver()
     driver.enter(metadata=struct.pack(">h", version) + subscription("orders", version=0)[2:])
     driver.settle()
@@ -625,7 +625,7 @@ def test_what_members_read_is_known_where_a_later_version_has_what_version_0_has
     assert not driver.group.is_subscribed_to("anything")
 
 
-def test_what_members_read_is_unknown_where_it_cannot_be_read() -> None:
+def test_malformed_subscriptions_are_unknown() -> None:
     driver = Driver()
     driver.enter(metadata=b"?")
     driver.settle()
@@ -637,7 +637,7 @@ def test_what_members_read_is_unknown_where_it_cannot_be_read() -> None:
     assert not others.group.is_subscribed_to("anything")
 
 
-def test_the_time_of_a_state_is_when_it_began() -> None:
+def test_the_time_of_a_state_is_its_start() -> None:
     driver = Driver()
     assert driver.group.state_since_ms == WALL_MS
     (own,) = driver.stable(1)

@@ -1,6 +1,7 @@
-"""A group under members that join, sync, leave, crash and come back in any order, and writes that fail or take long.
+"""A group with members that join, sync, leave, crash and restart in any order, and writes that fail or take long.
 
-Every answer is checked when it comes; when nobody does anything any more but what clients do, the group settles.
+Every response is checked when it arrives. When only clients act, without further disturbances, the group becomes
+stable.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ REBALANCE_MS = 12_000
 
 @dataclass
 class Client:
-    """A consumer: what it waits for, and what it knows."""
+    """A consumer: the requests that it waits for, and its state."""
 
     number: int
     instance_id: str | None
@@ -61,7 +62,7 @@ class Groups(RuleBasedStateMachine):
     def living(self) -> list[Client]:
         return [client for client in self.clients if not client.crashed and not client.fenced]
 
-    # What clients do
+    # Actions of clients
 
     @precondition(lambda self: len(self.clients) < 6)
     @rule(instance_id=st.sampled_from([None, None, "one", "two"]), version=st.sampled_from([3, 8, 9]))
@@ -77,7 +78,7 @@ class Groups(RuleBasedStateMachine):
     @precondition(lambda self: self.living)
     @rule(data=st.data())
     def join_again(self, data: st.DataObject) -> None:
-        """As after a subscription has changed, or as a leader that has seen new partitions."""
+        """As after a changed subscription, or as a leader that has seen new partitions."""
         client = self.some(data, self.living)
         client.topic = data.draw(st.sampled_from(["orders", "payments"]))
         self.send_join(client)
@@ -90,7 +91,7 @@ class Groups(RuleBasedStateMachine):
     @precondition(lambda self: any(client.crashed and client.instance_id for client in self.clients))
     @rule(data=st.data())
     def come_back(self, data: st.DataObject) -> None:
-        """A static member is started again, without knowing its member id."""
+        """A static member restarts without its member id."""
         crashed = [client for client in self.clients if client.crashed and client.instance_id]
         client = self.some(data, crashed)
         self.clients.remove(client)
@@ -122,7 +123,7 @@ class Groups(RuleBasedStateMachine):
         self.read(client)
 
     def step(self, client: Client) -> None:
-        """What a client does next by itself."""
+        """Do the client's next step."""
         self.read(client)
         if client.fenced or client.join is not None or client.sync is not None:
             return
@@ -150,7 +151,7 @@ class Groups(RuleBasedStateMachine):
                 client.joined = client.synced = None
 
     def read(self, client: Client) -> None:
-        """What a client makes of an answer that has come."""
+        """Handle a response that has arrived."""
         if client.join is not None and client.join.answers:
             answer, join = client.join.answer, client.join
             client.join = None
@@ -177,7 +178,7 @@ class Groups(RuleBasedStateMachine):
                     client.member_id = ""
 
     def check_joined(self, join: Join) -> None:
-        """A generation has one leader, which alone gets the members, and is one of them."""
+        """A generation has one leader, which alone receives the members, and is one of them."""
         answer = join.answer
         if answer.members:
             assert answer.leader == answer.member_id
@@ -186,12 +187,12 @@ class Groups(RuleBasedStateMachine):
         assert 0 < answer.generation_id <= self.group.generation_id
 
     def check_synced(self, joined: Join, sync: Sync) -> None:
-        """An assignment is what a leader of this very generation has handed in for this member, or for its place."""
+        """An assignment comes from the leader of the same generation, for this member or for its instance id."""
         generation_id = joined.answer.generation_id
         handed_in = [given for each in self.handed_in.get(generation_id, []) for given in each.values()]
         assert sync.answer.assignment in [b"", *handed_in]
 
-    # What else happens
+    # Other events
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 3.0, 7.0]))
     def wait(self, seconds: float) -> None:
@@ -205,7 +206,7 @@ class Groups(RuleBasedStateMachine):
     @precondition(lambda self: not self.driver.waiting and self.group.state is GroupState.STABLE)
     @rule()
     def move(self) -> None:
-        """The coordinator moves: what was written comes up elsewhere, and nobody who waited waits on."""
+        """The coordinator moves: written records are loaded elsewhere, and every waiting request ends."""
         value = self.driver.written[-1].value
         self.group.close(Code.NOT_COORDINATOR)
         for client in self.clients:
@@ -220,7 +221,7 @@ class Groups(RuleBasedStateMachine):
         loaded.resume(self.driver.moment)
         self.driver.serve()
 
-    # What always holds
+    # Invariants
 
     @invariant()
     def holds(self) -> None:
@@ -244,7 +245,7 @@ class Groups(RuleBasedStateMachine):
             case GroupState.STABLE:
                 assert not any(member.sync_answer for member in group.members.values())
             case GroupState.PREPARING_REBALANCE:
-                # Somebody or something ends it.
+                # A member or a timer ends it.
                 assert "join" in group.timers
             case GroupState.COMPLETING_REBALANCE:
                 assert "sync" in group.timers or not group.pending_syncs
@@ -257,7 +258,7 @@ class Groups(RuleBasedStateMachine):
             assert self.driver.timers_of(member.member_id) or member.join_answer is not None
 
     def teardown(self) -> None:
-        """When clients only do what they do by themselves, the group settles with exactly them in it."""
+        """When only clients act, the group becomes stable with exactly them as members."""
         if not hasattr(self, "driver"):
             return
         self.driver.writes_at_once = True

@@ -78,7 +78,7 @@ async def test_a_batch_of_a_transaction_is_as_kafka_writes_it() -> None:
     assert (plain.producer_id, plain.producer_epoch, plain.base_sequence) == (-1, -1, -1)
 
 
-async def test_nothing_holds_before_it_is_replicated() -> None:
+async def test_nothing_takes_effect_before_it_is_replicated() -> None:
     replica = Replica(replicates=False)
     shard = await serving(replica)
     commit = committed(shard, 7, offset(0, 1))
@@ -96,7 +96,7 @@ async def test_nothing_holds_before_it_is_replicated() -> None:
     assert offsets_of(shard) == {("orders", 0): 1}
 
 
-async def test_the_later_record_wins_whichever_became_visible_last() -> None:
+async def test_the_later_record_wins_in_any_order_of_visibility() -> None:
     """Compaction keeps the last record of a key, so the first one must not survive in memory."""
     shard = await serving(Replica())
     committed(shard, 7, offset(0, 1), offset(1, 1))
@@ -153,7 +153,7 @@ async def test_pending_offsets_are_loaded() -> None:
     assert offsets_of(second, "other") == {("orders", 0): 3}
 
 
-async def test_control_records_that_are_no_markers_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+async def test_control_records_that_are_no_markers_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     replica = Replica()
     shard = await serving(replica)
     committed(shard, 7, offset(0, 1))
@@ -193,7 +193,7 @@ async def test_a_failed_marker_leaves_offsets_pending(
     assert ended(shard, 7, commit=True) == [Code.NONE]
 
 
-async def test_a_closed_shard_takes_neither_offsets_nor_markers() -> None:
+async def test_a_closed_shard_accepts_neither_offsets_nor_markers() -> None:
     replica = Replica(replicates=False)
     shard = await serving(replica)
     waiting = committed(shard, 7, offset(0, 1))
@@ -204,7 +204,7 @@ async def test_a_closed_shard_takes_neither_offsets_nor_markers() -> None:
     assert waiting + codes == [Code.NOT_COORDINATOR] * 3
 
 
-async def test_an_offset_beside_a_pending_one_does_not_expire_nor_does_the_group() -> None:
+async def test_a_pending_offset_keeps_the_visible_one_and_its_group() -> None:
     clock, replica = Clock(), Replica()
     shard = await serving(replica, clock)
     shard.append([offset(0, 1), offset(1, 1)], lambda code: None)
@@ -221,7 +221,7 @@ async def test_an_offset_beside_a_pending_one_does_not_expire_nor_does_the_group
     assert (await serving(replica, clock)).groups == {}
 
 
-async def test_pending_offsets_of_deleted_partitions_are_forgotten() -> None:
+async def test_pending_offsets_of_deleted_partitions_are_deleted() -> None:
     shard = await serving(Replica())
     committed(shard, 7, offset(0, 1), offset(1, 1))
     shard.append([offset(1, 0)], lambda code: None)
@@ -280,7 +280,7 @@ _steps = st.one_of(_commits, _markers, _others)
 
 
 class Model:
-    """What the offsets are, told from the log's records alone and in their order."""
+    """The offsets that result from the log's records alone, in their order."""
 
     def __init__(self) -> None:
         self.kept: dict[tuple[str, int], tuple[int, int]] = {}
@@ -307,7 +307,7 @@ class Model:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(_steps, min_size=10, max_size=40))
-async def test_a_load_results_in_the_live_state_whatever_was_interleaved(
+async def test_a_load_results_in_the_live_state(
     steps: list[tuple[str, object, object]],
 ) -> None:
     clock, replica, model = Clock(), Replica(replicates=False), Model()
@@ -351,7 +351,7 @@ async def test_a_load_results_in_the_live_state_whatever_was_interleaved(
                 await shard.clean_up(MINUTE_MS)
                 pending = {place for offsets in model.pending.values() for place in offsets}
                 for place in set(model.kept) - pending:
-                    # Only what is old: each commit here has the time of the start.
+                    # Old offsets only: each commit here has the time of the start.
                     del model.kept[place]
                 model.end += sum(batch.record_count for batch in replica.batches[before:])
             case ("reload", _, _):

@@ -1,4 +1,4 @@
-"""The records of ``__consumer_offsets``, byte for byte and there and back."""
+"""The records of ``__consumer_offsets``: their bytes, and round trips."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ records = st.builds(offset_record, names, names, st.integers(0, 2**31 - 1), st.n
 
 
 @given(records)
-def test_records_come_back(record: Record) -> None:
+def test_records_round_trip(record: Record) -> None:
     assert decode_record(*encode_record(record)) == record
 
 
@@ -68,7 +68,7 @@ def test_bytes_of_an_offset() -> None:
 
 
 def test_bytes_of_an_offset_that_expires() -> None:
-    """Up to version 4 of OffsetCommit a client says for how long; only version 1 of the record can hold that."""
+    """Up to version 4 of OffsetCommit a client sets the retention; only version 1 of the record has a field for it."""
     value = OffsetCommitValue(offset=7, leader_epoch=2, metadata="m", commit_timestamp=9, expire_timestamp=10)
     key, encoded = encode_record(offset_record("g", "t", 3, value))
     assert encoded == b"\0\1" + b"\0" * 7 + b"\7" + b"\0\1m" + b"\0" * 7 + b"\t" + b"\0" * 7 + b"\n"
@@ -107,11 +107,11 @@ def test_tombstones_have_no_value() -> None:
     assert encode_record(group_record("g", None))[1] is None
 
 
-def test_other_kinds_of_groups_are_left_alone() -> None:
+def test_other_kinds_of_groups_are_ignored() -> None:
     assert decode_record(b"\0\3\0\1g", b"\0\0\0\0\0\1") is None
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\0", b"\0\2", b"\0\1\0\5g"])
-def test_what_is_no_record_is_refused(key: bytes | None) -> None:
+def test_malformed_records_are_rejected(key: bytes | None) -> None:
     with pytest.raises(ProtocolError):
         decode_record(key, None)

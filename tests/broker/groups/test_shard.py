@@ -1,4 +1,4 @@
-"""What is kept of groups in one partition's log: loading, writing, forgetting. The partition is a stand-in."""
+"""The groups in one partition's log: loading, writing, expiry. The partition is a stand-in."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .replica import Clock, Replica, offset, offsets_of, serving
 MINUTE_MS = 60_000
 
 
-async def test_what_was_written_is_loaded() -> None:
+async def test_written_records_are_loaded() -> None:
     driver = Driver()
     members = driver.stable(2)
     replica = Replica()
@@ -47,12 +47,12 @@ async def test_what_was_written_is_loaded() -> None:
     assert not replica.watchers
 
 
-async def test_loading_takes_turns() -> None:
+async def test_loading_yields_to_the_loop() -> None:
     replica = Replica()
     for start in range(0, 20_000, 500):
         replica.keep(*[offset(index, index) for index in range(start, start + 500)])
     loading = asyncio.create_task(serving(replica))
-    # Collecting the garbage of all tests before would count as this one's.
+    # The collection of garbage of earlier tests would count for this one.
     gc.disable()
     try:
         turns, longest, began = 0, 0.0, time.thread_time()
@@ -69,7 +69,7 @@ async def test_loading_takes_turns() -> None:
     shard.close(Code.NOT_COORDINATOR)
 
 
-async def test_a_log_that_is_cut_while_it_is_loaded() -> None:
+async def test_a_log_may_be_cut_at_its_start_while_it_is_loaded() -> None:
     replica = Replica()
     replica.keep(offset(0, 1))
     replica.keep(offset(1, 1), offset(2, 1))
@@ -78,7 +78,7 @@ async def test_a_log_that_is_cut_while_it_is_loaded() -> None:
     assert offsets_of(shard) == {("orders", 2): 1}
 
 
-async def test_offsets_hold_once_they_are_replicated() -> None:
+async def test_offsets_take_effect_when_they_are_replicated() -> None:
     replica = Replica(replicates=False)
     shard = await serving(replica)
     codes: list[int] = []
@@ -123,7 +123,7 @@ async def test_a_failed_write_changes_nothing(error: KafkaError, code: int, when
     assert shard.groups == {}
 
 
-async def test_what_takes_too_long_is_given_up_and_true_in_the_end() -> None:
+async def test_a_slow_write_times_out_and_takes_effect_later() -> None:
     replica = Replica(replicates=False)
     shard = await serving(replica, timeout_ms=10)
     loop = asyncio.get_running_loop()
@@ -139,7 +139,7 @@ async def test_what_takes_too_long_is_given_up_and_true_in_the_end() -> None:
     assert offsets_of(shard) == {("orders", 0): 1, ("orders", 1): 1}
 
 
-async def test_who_waits_when_the_shard_closes_is_told() -> None:
+async def test_waiting_requests_are_answered_when_the_shard_closes() -> None:
     replica = Replica(replicates=False)
     shard = await serving(replica)
     codes: list[int] = []
@@ -170,7 +170,7 @@ async def test_a_new_group_that_cannot_be_written_is_dropped() -> None:
     assert waiting.code == Code.COORDINATOR_NOT_AVAILABLE
 
 
-async def test_timers_of_a_group_run_by_themselves() -> None:
+async def test_timers_of_a_group_fire() -> None:
     replica = Replica()
     shard = await serving(replica)
     group = shard.create_group("group")
@@ -199,7 +199,7 @@ async def test_offsets_expire_with_their_group() -> None:
     shard = await serving(replica, clock)
     clock.wall_ms += 7 * MINUTE_MS
     await shard.clean_up(6 * MINUTE_MS)
-    # A group that is no more: its offsets count from their commit, the others from when the last member left.
+    # A deleted group: its offsets expire after their commit, the others after the last member left.
     assert set(shard.groups) == {"group"}
     assert offsets_of(shard) == {("orders", 0): 1}
     clock.wall_ms += 4 * MINUTE_MS
@@ -210,7 +210,7 @@ async def test_offsets_expire_with_their_group() -> None:
     assert again.groups == {}
 
 
-async def test_offsets_of_an_active_group_expire_where_nobody_reads_the_topic() -> None:
+async def test_offsets_of_an_active_group_expire_if_no_member_reads_the_topic() -> None:
     clock, replica = Clock(), Replica()
     driver = Driver()
     driver.stable(1)
@@ -226,7 +226,7 @@ async def test_offsets_of_an_active_group_expire_where_nobody_reads_the_topic() 
     shard.close(Code.NOT_COORDINATOR)
 
 
-async def test_an_offset_that_says_when_expires_then() -> None:
+async def test_an_offset_with_an_expiry_expires_then() -> None:
     clock, replica = Clock(), Replica()
     value = OffsetCommitValue(offset=1, commit_timestamp=WALL_MS, expire_timestamp=WALL_MS + MINUTE_MS)
     replica.keep(offset_record("group", "orders", 0, value))
@@ -239,7 +239,7 @@ async def test_an_offset_that_says_when_expires_then() -> None:
     assert offsets_of(shard) == {}
 
 
-async def test_what_is_being_committed_does_not_expire() -> None:
+async def test_offsets_of_commits_in_progress_do_not_expire() -> None:
     clock, replica = Clock(), Replica()
     replica.keep(offset(0, 1))
     shard = await serving(replica, clock)
@@ -253,7 +253,7 @@ async def test_what_is_being_committed_does_not_expire() -> None:
     await shard.clean_up(MINUTE_MS)
 
 
-async def test_offsets_of_deleted_partitions_are_forgotten() -> None:
+async def test_offsets_of_deleted_partitions_are_deleted() -> None:
     replica = Replica()
     replica.keep(offset(0, 1), offset(1, 1))
     shard = await serving(replica)

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit, the markers of its transactions, and OffsetFetch beside them, as clients see them."""
+"""TxnOffsetCommit, the markers of its transactions, and OffsetFetch during them, as clients see them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_offsets_are_committed_in_every_version(version: int, verifier: Ve
         groups = made.cluster.brokers[1].groups
         [kept] = (await groups.offsets("group")).kept["orders"].values()
         assert (kept.value.metadata, kept.value.leader_epoch) == ("m", 3 if version >= 2 else -1)
-        # As Kafka, also where the request names the topic.
+        # As in Kafka, even if the request identifies the topic by name.
         assert kept.value.topic_id == made.cluster.image.topics["orders"].topic_id
 
 
@@ -119,7 +119,7 @@ async def test_markers_of_the_second_transaction_version_have_the_next_epoch() -
         assert await commit(made, producer_epoch=2) == Code.INVALID_PRODUCER_EPOCH
 
 
-async def test_a_pending_offset_is_unstable_for_those_who_ask_for_stable_ones() -> None:
+async def test_a_pending_offset_is_unstable_if_stable_ones_are_required() -> None:
     async with world() as made:
         await made.coordinator()
         assert await made.commit(1) == Code.NONE
@@ -130,7 +130,7 @@ async def test_a_pending_offset_is_unstable_for_those_who_ask_for_stable_ones() 
         assert await fetched(made) == {0: unstable, 1: unstable}
         assert await fetched(made, require_stable=False) == {0: (0, 1), 1: (0, -1)}
         everything = await made.ask(OffsetFetchRequest(group_id="group", topics=None, require_stable=True), 7)
-        # As Kafka: a partition that has only a pending offset is not listed.
+        # As in Kafka: a partition with only a pending offset is not listed.
         [topic] = everything.topics
         assert [(part.partition_index, part.error_code) for part in topic.partitions] == [(0, 88)]
         assert await end(made, committed=False) == Code.NONE
@@ -219,7 +219,7 @@ async def test_a_group_that_completes_a_rebalance_accepts_commits_of_its_members
     ("code", "version", "expected"),
     [(90, 5, 47), (120, 3, 48), (120, 4, 120), (13, 2, 14), (13, 1, 15), (49, 6, 49), (51, 6, 51)],
 )
-async def test_what_cannot_be_verified_is_not_written(
+async def test_an_offset_of_an_unverified_transaction_is_not_written(
     code: int, version: int, expected: int, verifier: Verifier
 ) -> None:
     async with world() as made:
@@ -252,7 +252,7 @@ async def test_commits_are_refused_while_groups_are_loaded() -> None:
         await made.coordinator()
 
 
-async def test_commits_that_are_refused(verifier: Verifier) -> None:
+async def test_invalid_commits_are_refused(verifier: Verifier) -> None:
     async with world() as made:
         await made.coordinator()
         assert await commit(made, group_id="") == Code.INVALID_GROUP_ID
@@ -309,7 +309,7 @@ async def test_a_marker_that_is_not_replicated_in_time_can_be_sent_again() -> No
         assert (await fetched(made, node))[0] == (0, 7)
 
 
-async def test_an_error_of_the_whole_request_stands_at_each_partition() -> None:
+async def test_an_error_of_the_whole_request_is_at_each_partition() -> None:
     async with world() as made:
         response = error_response(request(made), NEWEST, InvalidTxnStateError())
         assert isinstance(response, TxnOffsetCommitResponse)

@@ -1,4 +1,4 @@
-"""A cluster in memory whose groups a test asks, and the member of a group."""
+"""A cluster in memory with groups, and the member of a group."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class World:
         return await self.client(node_id).request(request, version, TIMEOUT)
 
     async def coordinator(self, group_id: str = "group") -> int:
-        """The node that coordinates a group, once there is one and it has loaded what there is of it."""
+        """Return the node that coordinates a group, after it has loaded the group's partition."""
         nodes = sorted(node.node_id for node in self.cluster.image.alive_nodes())
         async with asyncio.timeout(TIMEOUT):
             while True:
@@ -104,7 +104,7 @@ async def world(nodes: int = 1, **properties: object) -> AsyncIterator[World]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what the broker does by itself."""
+    """Wait for an action of the broker."""
     deadline = time.monotonic() + TIMEOUT
     while not condition():
         assert time.monotonic() < deadline, asyncio.all_tasks()

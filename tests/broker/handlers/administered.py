@@ -1,4 +1,4 @@
-"""A node without logs and sockets: the real controller, image and configurations, for what handlers do with them."""
+"""A node without logs and sockets: the real controller, image and configurations, for their handlers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 @dataclass
 class Node:
-    """What the handlers of topics and configurations need of a ``Broker``."""
+    """The part of a ``Broker`` that the handlers of topics and configurations use."""
 
     node_id: int
     image: ClusterImage
@@ -30,14 +30,14 @@ class Node:
 
 @dataclass
 class Context:
-    """What they need of a ``RequestContext``."""
+    """The part of a ``RequestContext`` that they use."""
 
     broker: Node
     version: int
 
 
 def administered(nodes: int = 1, properties: Mapping[str, object] | None = None) -> Node:
-    """Node 1 of a cluster of so many nodes."""
+    """Return node 1 of a cluster of ``nodes`` nodes."""
     config = BrokerConfig(properties)
     image = ClusterImage("cluster")
     storage = MemoryStorage()
@@ -56,7 +56,7 @@ def administered(nodes: int = 1, properties: Mapping[str, object] | None = None)
 
 
 def with_topics(*names: str, **configs: str | None) -> Node:
-    """Node 1 of 2 with these topics; of keys, ``_`` stands for a dot."""
+    """Return node 1 of 2 with these topics; in keys ``_`` stands for a dot."""
     node = administered(2)
     overrides = {name.replace("_", "."): value for name, value in configs.items()}
     for name in names:
@@ -70,7 +70,7 @@ async def altered(
     request: AlterConfigsRequest | IncrementalAlterConfigsRequest,
     version: int,
 ) -> list[tuple[int, str | None]]:
-    """Code and text of each resource of ``request``; the answer has them in its order."""
+    """Return code and text of each resource of ``request``, and check that the response has them in its order."""
     response = await ask(node, handler, request, version)
     assert [(result.resource_type, result.resource_name) for result in response.responses] == [
         (resource.resource_type, resource.resource_name) for resource in request.resources
@@ -79,7 +79,7 @@ async def altered(
 
 
 async def ask(node: Node, handler: ModuleType, request: Request[ResponseT], version: int | None = None) -> ResponseT:
-    """The answer to ``request`` as it comes over the wire in ``version`` (else: the newest), and to it alone."""
+    """Send ``request`` through the encoding of ``version`` (by default the newest), and return the response."""
     version = handler.VERSIONS[-1] if version is None else version
     assert version in handler.VERSIONS
     received = decode(type(request), version, b"".join(encode(request, version)))

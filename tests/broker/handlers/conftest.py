@@ -1,4 +1,4 @@
-"""What the tests of handlers of data share."""
+"""Fixtures of the tests of data handlers."""
 
 from __future__ import annotations
 

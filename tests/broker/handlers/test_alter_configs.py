@@ -1,4 +1,4 @@
-"""AlterConfigs: codes and texts as Apache Kafka 4.4 answered the same requests."""
+"""AlterConfigs: the codes and texts of Apache Kafka 4.4 for the same requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def set_to(
 
 
 @pytest.mark.parametrize("version", alter_configs.VERSIONS)
-async def test_what_is_not_named_is_taken_away(version: int) -> None:
+async def test_keys_that_are_not_listed_are_removed(version: int) -> None:
     node = with_topics("a", "b", retention_ms="5", segment_ms="6")
     settings: list[Setting] = [("retention.ms", "7"), ("flush.ms", "8")]
     assert await set_to(node, (TOPIC, "a", settings), version=version) == [(0, None)]
@@ -95,7 +95,7 @@ async def test_topics(name: str, settings: list[Setting], code: int, text: str |
     assert node.image.topics["other"].configs == {}
 
 
-async def test_a_resource_twice() -> None:
+async def test_a_repeated_resource_is_refused() -> None:
     node = with_topics("a", retention_ms="5")
     twice = (42, "Each resource must appear at most once.")
     assert await set_to(node, (TOPIC, "a", []), (TOPIC, "a", []), (BROKER, "1", [])) == [twice, twice, (0, None)]
@@ -103,5 +103,5 @@ async def test_a_resource_twice() -> None:
 
 
 @pytest.mark.parametrize("kind", [0, 1, 3, 8, 16, 32, 99])
-async def test_other_types(kind: int) -> None:
+async def test_other_types_of_resources_are_refused(kind: int) -> None:
     assert await set_to(with_topics("a"), (kind, "a", [("x", "y")])) == [(42, f"Unknown resource type {kind}")]

@@ -19,12 +19,12 @@ def asking(
 
 
 @pytest.mark.parametrize("version", range(6))
-async def test_what_has_a_handler_is_listed_and_nothing_else(scene: Scene, version: int) -> None:
+async def test_exactly_the_requests_with_a_handler_are_listed(scene: Scene, version: int) -> None:
     response = await scene.ask(asking(), version)
     listed = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
     assert response.error_code == 0
     assert list(listed) == sorted(HANDLERS)
-    # librdkafka compresses only where Produce begins with version 0.
+    # librdkafka compresses only if Produce begins with version 0.
     assert listed[ApiKey.PRODUCE] == (0, 13)
     assert listed[ApiKey.FETCH] == (4, 18)
     assert listed[ApiKey.INIT_PRODUCER_ID] == (0, 5)
@@ -60,14 +60,14 @@ async def test_the_connection_remembers_the_software(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "-a", "a-", "a b", "a_b", "ä", "."])
-async def test_software_that_has_no_proper_name(scene: Scene, wrong: str) -> None:
+async def test_an_invalid_software_name_is_refused(scene: Scene, wrong: str) -> None:
     for request in (asking(name=wrong), asking(version=wrong)):
         response = await scene.ask(request, 3)
         assert (response.error_code, response.api_keys) == (42, [])
     assert (await scene.ask(asking(wrong, wrong), 2)).error_code == 0
 
 
-async def test_a_client_that_takes_this_broker_for_another_one(scene: Scene) -> None:
+async def test_a_client_that_expects_another_broker_is_refused(scene: Scene) -> None:
     """KIP-1242."""
     cluster_id = scene.cluster.image.cluster_id
     codes = {

@@ -1,4 +1,4 @@
-"""CreatePartitions: codes and texts as Apache Kafka 4.4 answered the same requests."""
+"""CreatePartitions: the codes and texts of Apache Kafka 4.4 for the same requests."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ async def test_validate_only_adds_nothing() -> None:
         (("a", 3, [[]]), 39, "The manual partition assignment includes an empty replica list."),
     ],
 )
-async def test_refused_with_kafkas_code_and_text(wish: Wish, code: int, text: str | None) -> None:
+async def test_invalid_topics_are_refused_with_kafkas_code_and_text(wish: Wish, code: int, text: str | None) -> None:
     node = with_topics("a", "b")
     assert await enlarge(node, wish, ("b", 3, None)) == [(wish[0], code, text), ("b", 0, None)]
     assert len(node.image.topics["a"].partitions) == 2
 
 
-async def test_a_name_twice_in_one_request() -> None:
+async def test_a_repeated_name_in_one_request_is_refused() -> None:
     node = with_topics("a", "b")
     assert await enlarge(node, ("a", 4, None), ("b", 3, None), ("a", 5, None)) == [
         ("a", 42, "Duplicate topic name."),
@@ -100,7 +100,7 @@ async def test_a_name_twice_in_one_request() -> None:
     assert len(node.image.topics["a"].partitions) == 2
 
 
-async def test_too_many_at_once() -> None:
+async def test_too_many_partitions_at_once_are_refused() -> None:
     node = with_topics("a", "b")
     text = r"Excessively large number of additional partitions per request\."
     with pytest.raises(PolicyViolationError, match=text):

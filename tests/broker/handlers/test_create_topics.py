@@ -1,4 +1,4 @@
-"""CreateTopics: codes and texts as Apache Kafka 4.4 answered the same requests."""
+"""CreateTopics: the codes and texts of Apache Kafka 4.4 for the same requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def create(
     return (await ask(node, create_topics, request, version)).topics
 
 
-async def test_defaults() -> None:
+async def test_a_topic_has_the_brokers_defaults() -> None:
     node = administered(3, {"num.partitions": 2, "default.replication.factor": 3})
     (result,) = await create(node, topic("a"))
     made = node.image.topics["a"]
@@ -54,7 +54,7 @@ async def test_defaults() -> None:
 
 
 @pytest.mark.parametrize("version", create_topics.VERSIONS)
-async def test_what_each_version_tells(version: int) -> None:
+async def test_each_version_has_its_fields(version: int) -> None:
     node = administered()
     (result,) = await create(node, topic("a", 2, 1), version=version)
     assert result.error_code == 0
@@ -64,7 +64,7 @@ async def test_what_each_version_tells(version: int) -> None:
     assert (result.topic_id != ZERO_UUID) == (version >= 7)
 
 
-async def test_configs_in_the_answer_say_where_they_come_from() -> None:
+async def test_configs_in_the_response_have_their_sources() -> None:
     node = administered(1, {"log.roll.hours": 1, "log.cleanup.policy": "compact,delete"})
     node.controller.alter_node_configs(None, {"log.segment.bytes": "1048577", "log.index.interval.bytes": "7"})
     node.controller.alter_node_configs(1, {"log.index.interval.bytes": "8"})
@@ -84,7 +84,7 @@ async def test_configs_in_the_answer_say_where_they_come_from() -> None:
     assert not any(config.read_only or config.is_sensitive for config in result.configs)
 
 
-async def test_validate_only_makes_nothing() -> None:
+async def test_validate_only_creates_nothing() -> None:
     node = administered()
     (result,) = await create(node, topic("a", 4, 1), validate_only=True)
     assert (result.error_code, result.num_partitions) == (0, 4)
@@ -161,7 +161,7 @@ REFUSED: Mapping[str, tuple[CreatableTopic, int, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_refused_with_kafkas_code_and_text(case: str) -> None:
+async def test_invalid_topics_are_refused_with_kafkas_code_and_text(case: str) -> None:
     asked, code, text = REFUSED[case]
     node = administered()
     await create(node, topic("there"), topic("x_y"))
@@ -177,14 +177,14 @@ async def test_refused_with_kafkas_code_and_text(case: str) -> None:
     assert node.image.topics.keys() == {"there", "x_y", "other"}
 
 
-async def test_more_partitions_than_an_event_may_have() -> None:
+async def test_more_partitions_than_a_controller_accepts_are_refused() -> None:
     node = administered()
     (result,) = await create(node, topic("a", 10000, 1))
     assert (result.error_code, result.error_message) == (44, "Unable to perform excessively large batch operation.")
     assert node.image.topics == {}
 
 
-async def test_too_many_replicas() -> None:
+async def test_too_many_replicas_are_refused() -> None:
     (result,) = await create(administered(), topic("a", 1, 2))
     assert result.error_code == 38
     assert result.error_message is not None
@@ -194,7 +194,7 @@ async def test_too_many_replicas() -> None:
     )
 
 
-async def test_a_name_twice_in_one_request() -> None:
+async def test_a_repeated_name_in_one_request_is_refused() -> None:
     node = administered()
     results = await create(node, topic("a", 1), topic("b", 1), topic("a", 2))
     assert [(result.name, result.error_code, result.error_message) for result in results] == [
@@ -226,5 +226,5 @@ async def test_assignments_and_configs() -> None:
     assert made.configs == {"retention.ms": "6"}, "the last one counts"
 
 
-async def test_nothing_asked_for() -> None:
+async def test_a_request_without_topics_has_an_empty_response() -> None:
     assert await create(administered()) == []

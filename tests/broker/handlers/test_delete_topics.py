@@ -1,4 +1,4 @@
-"""DeleteTopics: codes and texts as Apache Kafka 4.4 answered the same requests."""
+"""DeleteTopics: the codes and texts of Apache Kafka 4.4 for the same requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def with_topics(*names: str, **properties: object) -> tuple[Node, dict[str, byte
 
 
 @pytest.mark.parametrize("version", range(1, 6))
-async def test_by_name(version: int) -> None:
+async def test_topics_are_deleted_by_name(version: int) -> None:
     node, _ = with_topics("a", "b")
     assert await delete(node, version, ["a", "nosuch"]) == [
         ("nosuch", ZERO_UUID, 3, "This server does not host this topic-partition." if version >= 5 else None),
@@ -46,7 +46,7 @@ async def test_by_name(version: int) -> None:
     assert node.image.topics.keys() == {"b"}
 
 
-async def test_by_name_and_by_id() -> None:
+async def test_topics_are_deleted_by_name_and_by_id() -> None:
     node, ids = with_topics("a", "b", "c")
     assert await delete(node, 6, topics=[("a", ZERO_UUID), (None, ids["b"])]) == [
         ("b", ids["b"], 0, None),
@@ -58,7 +58,7 @@ async def test_by_name_and_by_id() -> None:
     ]
 
 
-async def test_a_name_twice() -> None:
+async def test_a_repeated_name_is_refused() -> None:
     node, _ = with_topics("a", "b")
     assert await delete(node, 5, ["a", "a", "b"]) == [
         ("a", ZERO_UUID, 42, "Duplicate topic name."),
@@ -67,7 +67,7 @@ async def test_a_name_twice() -> None:
     assert node.image.topics.keys() == {"a"}
 
 
-async def test_an_id_twice_or_meant_twice() -> None:
+async def test_a_repeated_id_is_refused_also_beside_its_name() -> None:
     node, ids = with_topics("a", "b")
     assert await delete(node, 6, topics=[(None, ids["a"]), (None, ids["a"])]) == [
         (None, ids["a"], 42, "Duplicate topic id.")
@@ -78,7 +78,7 @@ async def test_an_id_twice_or_meant_twice() -> None:
     assert node.image.topics.keys() == {"a", "b"}
 
 
-async def test_neither_or_both() -> None:
+async def test_a_topic_needs_exactly_one_of_name_and_id() -> None:
     node, ids = with_topics("a")
     assert await delete(node, 6, topics=[(None, ZERO_UUID), ("a", ids["a"])]) == [
         (None, ZERO_UUID, 42, "Neither topic name nor id were specified."),
@@ -87,7 +87,7 @@ async def test_neither_or_both() -> None:
     assert node.image.topics.keys() == {"a"}
 
 
-async def test_disabled() -> None:
+async def test_deletion_can_be_disabled() -> None:
     node, _ = with_topics("a", delete_topic_enable=False)
     with pytest.raises(InvalidRequestError, match=r"Topic deletion is disabled\."):
         await delete(node, 2, ["a"])

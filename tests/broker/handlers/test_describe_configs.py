@@ -1,4 +1,4 @@
-"""DescribeConfigs: what is told, and where it comes from, as Apache Kafka 4.4 told it."""
+"""DescribeConfigs: values and their sources, as Apache Kafka 4.4 returns them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_topic_has_every_key_but_the_internal_one() -> None:
 
 
 @pytest.mark.parametrize("version", describe_configs.VERSIONS)
-async def test_what_each_version_tells(version: int) -> None:
+async def test_each_version_has_its_fields(version: int) -> None:
     (result,) = await describe(with_topic(), (TOPIC, "a", ["retention.bytes", "nosuch"]), version=version)
     (config,) = result.configs
     assert (config.name, config.value, config.config_source) == ("retention.bytes", "-1", 5)
@@ -82,7 +82,7 @@ async def test_what_each_version_tells(version: int) -> None:
     assert bool(config.documentation) == (version >= 3)
 
 
-async def test_synonyms_and_documentation_only_where_asked_for() -> None:
+async def test_synonyms_and_documentation_come_only_on_request() -> None:
     (result,) = await describe(
         with_topic({"retention.ms": "5"}), (TOPIC, "a", ["retention.ms"]), synonyms=False, documentation=False
     )
@@ -90,7 +90,7 @@ async def test_synonyms_and_documentation_only_where_asked_for() -> None:
     assert (config.value, config.config_source, config.synonyms, config.documentation) == ("5", 1, [], None)
 
 
-async def test_every_place_that_has_a_value_the_strongest_first() -> None:
+async def test_every_source_of_a_value_is_listed_the_strongest_first() -> None:
     node = with_topic({"retention.ms": "97"}, **{"log.retention.ms": -1})
     node.controller.alter_node_configs(None, {"log.retention.ms": "77"})
     node.controller.alter_node_configs(1, {"log.retention.ms": "66"})
@@ -114,7 +114,7 @@ async def test_every_place_that_has_a_value_the_strongest_first() -> None:
     assert (await one(node, TOPIC, "a", "retention.ms")).value == "77"
 
 
-async def test_a_value_in_another_unit_is_used_and_not_told_as_in_kafka() -> None:
+async def test_a_value_in_another_unit_is_used_but_not_listed_as_in_kafka() -> None:
     config = await one(with_topic(log_roll_hours=1), TOPIC, "a", "segment.ms")
     assert (config.value, config.config_source, config.synonyms) == ("3600000", 5, [])
 
@@ -134,7 +134,7 @@ async def test_types(key: str, number: int) -> None:
     assert (await one(with_topic(), TOPIC, "a", key)).config_type == number
 
 
-async def test_keys_without_effect_say_so() -> None:
+async def test_keys_without_effect_are_documented_as_such() -> None:
     config = await one(with_topic(), TOPIC, "a", "preallocate")
     assert config.documentation is not None
     assert config.documentation.endswith("No effect here: Files grow as they are written.")
@@ -156,12 +156,12 @@ async def test_a_broker() -> None:
     assert all(config.documentation for config in result.configs)
 
 
-async def test_an_internal_key_of_a_broker_is_told_where_it_was_given() -> None:
+async def test_an_internal_key_of_a_broker_is_described_if_it_was_given() -> None:
     node = administered(1, {"producer.id.expiration.check.interval.ms": 5})
     assert (await one(node, BROKER, "1", "producer.id.expiration.check.interval.ms")).value == "5"
 
 
-async def test_what_is_set_for_all_nodes() -> None:
+async def test_values_for_all_nodes_are_described() -> None:
     node = administered()
     assert [len(result.configs) for result in await describe(node, (BROKER, "", None))] == [0]
     node.controller.alter_node_configs(None, {"log.cleanup.policy": "compact", "nobody.knows": "secret"})
@@ -192,7 +192,7 @@ async def test_an_unknown_key_of_a_node_is_never_shown() -> None:
         (32, "1", 42, "Unsupported resource type: GROUP"),
     ],
 )
-async def test_refused(kind: int, name: str, code: int, text: str) -> None:
+async def test_invalid_resources_are_refused(kind: int, name: str, code: int, text: str) -> None:
     refused, good = await describe(with_topic(), (kind, name, None), (TOPIC, "a", ["retention.ms"]))
     assert (refused.error_code, refused.error_message, refused.configs) == (code, text, [])
     assert (refused.resource_type, refused.resource_name) == (kind, name)
@@ -205,6 +205,6 @@ async def test_an_unknown_type_fails_the_request(kind: int) -> None:
         await describe(with_topic(), (TOPIC, "a", None), (kind, "1", None))
 
 
-async def test_a_resource_twice_is_told_twice() -> None:
+async def test_a_repeated_resource_is_described_twice() -> None:
     results = await describe(with_topic(), *[(TOPIC, "a", ["retention.ms"])] * 2)
     assert [len(result.configs) for result in results] == [1, 1]

@@ -27,7 +27,7 @@ def sizes(response: FetchResponse) -> dict[int, int]:
 
 
 async def waiting(client: WireClient, request: FetchRequest, version: int, scene: Scene) -> asyncio.Task[FetchResponse]:
-    """A request that the broker has and does not answer yet."""
+    """Send a request that the broker receives and cannot answer yet."""
     asked = asyncio.create_task(client.call(request, version))
     wanted = request.topics[0].partitions[0].partition
     async with asyncio.timeout(5):
@@ -48,7 +48,7 @@ async def test_batches_are_read_in_every_version(scene: Scene, version: int) -> 
     assert (part.error_code, part.high_watermark, part.last_stable_offset) == (0, 3, 3)
     assert part.log_start_offset == (0 if version >= 5 else -1)
     assert part.aborted_transactions is None
-    # From the middle of a batch on there is the whole batch, and at the end nothing.
+    # From the middle of a batch on the whole batch is returned, and at the end nothing.
     part = parts(await scene.ask(fetch_request(topic, {0: 1}, version=version), version))[0]
     assert read_values(part.records) == [b"a", b"b", b"c"]
     part = parts(await scene.ask(fetch_request(topic, {0: 3}, version=version), version))[0]
@@ -64,7 +64,7 @@ async def test_readers_of_committed_records_see_up_to_the_last_stable_offset(sce
 
 @pytest.mark.parametrize("version", [12, 18])
 @pytest.mark.parametrize("offset", [-1, 2, 1000])
-async def test_offsets_that_the_log_does_not_have(scene: Scene, version: int, offset: int) -> None:
+async def test_offsets_outside_the_log_are_out_of_range(scene: Scene, version: int, offset: int) -> None:
     await scene.write(0, b"a")
     topic = scene.topic_id if version >= 13 else "t"
     part = parts(await scene.ask(fetch_request(topic, {0: offset}, isolation_level=1, max_wait_ms=60_000), version))[0]
@@ -72,7 +72,7 @@ async def test_offsets_that_the_log_does_not_have(scene: Scene, version: int, of
     assert part.aborted_transactions is None
 
 
-async def test_topics_and_partitions_that_are_not_there(scene: Scene) -> None:
+async def test_unknown_topics_and_partitions_have_their_error(scene: Scene) -> None:
     part = parts(await scene.ask(fetch_request("none", {0: 0}, version=12, max_wait_ms=60_000), 12))[0]
     assert (part.error_code, part.high_watermark, part.aborted_transactions) == (3, -1, [])
     assert parts(await scene.ask(fetch_request(scene.topic_id, {9: 0}), 18))[9].error_code == 3
@@ -81,7 +81,7 @@ async def test_topics_and_partitions_that_are_not_there(scene: Scene) -> None:
     assert response.responses[0].topic_id == UNKNOWN_ID
 
 
-async def test_a_topic_that_was_made_anew_is_another_one(scene: Scene) -> None:
+async def test_a_topic_that_was_created_again_is_another_one(scene: Scene) -> None:
     async with await scene.connect() as client:
         first = await client.call(fetch_request(scene.topic_id, {0: 0}, session_epoch=0), 18)
         scene.cluster.controller.delete_topic("t")
@@ -107,7 +107,7 @@ async def test_the_readers_leader_epoch_is_checked(epoch: int, code: int) -> Non
             assert [endpoint.node_id for endpoint in response.node_endpoints] == [leader]
 
 
-async def test_who_diverged_is_told_where(scene: Scene) -> None:
+async def test_a_diverging_reader_receives_the_point_of_divergence(scene: Scene) -> None:
     await scene.write(0, b"a", b"b")
     part = parts(await scene.ask(fetch_request(scene.topic_id, {0: 2}, last_fetched_epoch=0), 18))[0]
     assert (part.error_code, part.diverging_epoch.epoch) == (0, -1)
@@ -122,7 +122,7 @@ async def test_who_diverged_is_told_where(scene: Scene) -> None:
 # Limits
 
 
-async def test_the_first_batch_comes_whatever_its_size_and_no_other(scene: Scene) -> None:
+async def test_only_the_first_batch_may_exceed_the_limits(scene: Scene) -> None:
     """KIP-74."""
     for _ in range(3):
         for index in (0, 1):
@@ -141,7 +141,7 @@ async def test_the_first_batch_comes_whatever_its_size_and_no_other(scene: Scene
         assert sizes(await scene.ask(request, 12)) == expected
 
 
-async def test_limits_below_zero_and_no_such_isolation_level(scene: Scene) -> None:
+async def test_negative_limits_and_unknown_isolation_levels_are_refused(scene: Scene) -> None:
     await scene.write(0, b"a")
     for limit in ("max_bytes", "partition_max_bytes"):
         request = fetch_request("t", {0: 0, 1: 0}, version=12, **{limit: -1})
@@ -150,21 +150,21 @@ async def test_limits_below_zero_and_no_such_isolation_level(scene: Scene) -> No
     assert (await scene.ask(fetch_request("t", {0: 0}, version=12, isolation_level=2), 12)).error_code == -1
 
 
-async def test_the_broker_has_limits_of_its_own() -> None:
+async def test_the_brokers_own_limits_apply() -> None:
     async with a_scene(fetch__max__bytes=2000) as scene:
         for _ in range(3):
             await scene.write(0, bytes(900))
         assert len(read_values(parts(await scene.ask(fetch_request("t", {0: 0}, version=12), 12))[0].records)) == 2
 
 
-async def test_one_partition_gives_no_more_than_the_loop_bears(scene: Scene) -> None:
+async def test_one_read_of_a_partition_is_limited(scene: Scene) -> None:
     for _ in range(6):
         await scene.write(0, bytes(900_000))
     request = fetch_request("t", {0: 0}, version=12, partition_max_bytes=2**30)
     assert len(read_batches(parts(await scene.ask(request, 12))[0].records)) == LONGEST_READ // 900_000
 
 
-async def test_topics_that_the_broker_compresses_with_zstd_need_a_reader_that_knows_it(scene: Scene) -> None:
+async def test_topics_that_the_broker_compresses_by_zstd_need_a_reader_with_zstd(scene: Scene) -> None:
     scene.cluster.create_topic("z", 1, configs={"compression.type": "zstd"})
     for version, code in ((9, 76), (10, 0)):
         assert parts(await scene.ask(fetch_request("z", {0: 0}, version=version), version))[0].error_code == code
@@ -182,7 +182,7 @@ async def test_a_reader_waits_for_a_record(scene: Scene) -> None:
     assert scene.partition(0).watcher_count == scene.partition(1).watcher_count == 0
 
 
-async def test_a_reader_waits_for_as_many_bytes_as_it_wants_over_all_partitions(scene: Scene) -> None:
+async def test_a_reader_waits_for_its_minimum_of_bytes_over_all_partitions(scene: Scene) -> None:
     one = len(batch(b"v"))
     async with await scene.connect() as client:
         request = fetch_request(scene.topic_id, {0: 0, 1: 0, 2: 0}, max_wait_ms=60_000, min_bytes=3 * one)
@@ -195,7 +195,7 @@ async def test_a_reader_waits_for_as_many_bytes_as_it_wants_over_all_partitions(
         assert sizes(await asked) == {0: one, 1: one, 2: one}
 
 
-async def test_the_wait_ends_with_what_there_is(scene: Scene) -> None:
+async def test_the_wait_ends_with_the_available_records(scene: Scene) -> None:
     await scene.write(0, b"v")
     loop = asyncio.get_running_loop()
     begin = loop.time()
@@ -206,7 +206,7 @@ async def test_the_wait_ends_with_what_there_is(scene: Scene) -> None:
     assert scene.partition(0).watcher_count == 0
 
 
-async def test_nothing_is_waited_for_where_nothing_is_wanted(scene: Scene) -> None:
+async def test_a_request_without_partitions_does_not_wait(scene: Scene) -> None:
     for request in (
         fetch_request(scene.topic_id, {0: 0}, max_wait_ms=60_000, min_bytes=0),
         fetch_request(scene.topic_id, {0: 0}, max_wait_ms=0),
@@ -222,7 +222,7 @@ async def test_a_deleted_topic_ends_the_wait(scene: Scene) -> None:
         assert parts(await asked)[0].error_code == 3
 
 
-async def test_a_leader_that_moves_ends_the_wait_and_is_named() -> None:
+async def test_a_moved_leader_ends_the_wait_and_is_returned() -> None:
     async with a_scene(2) as scene:
         leader = scene.leader(0)
         async with await scene.connect(leader) as client:
@@ -246,7 +246,7 @@ async def test_a_request_that_is_cancelled_leaves_nothing_behind(scene: Scene) -
 
 
 @pytest.mark.parametrize("version", [7, 12, 13, 18])
-async def test_a_session_tells_only_what_is_new(scene: Scene, version: int) -> None:
+async def test_a_session_returns_only_changes(scene: Scene, version: int) -> None:
     topic = scene.topic_id if version >= 13 else "t"
 
     def asking(offsets: dict[int, int], session_id: int, epoch: int, wait: int = 0) -> FetchRequest:
@@ -278,7 +278,7 @@ async def test_a_session_ends_with_its_last_request(scene: Scene) -> None:
         assert (gone.error_code, gone.session_id) == (70, 0)
 
 
-async def test_there_is_no_session_without_a_slot() -> None:
+async def test_a_session_needs_a_slot() -> None:
     async with a_scene(max__incremental__fetch__session__cache__slots=1) as scene:
         request = fetch_request("t", {0: 0}, session_epoch=0, version=12)
         assert (await scene.ask(request, 12)).session_id > 0
@@ -288,9 +288,9 @@ async def test_there_is_no_session_without_a_slot() -> None:
 # Followers
 
 
-async def test_a_follower_reads_what_is_not_committed_and_its_progress_commits_it() -> None:
+async def test_a_follower_reads_uncommitted_records_and_its_progress_commits_them() -> None:
     async with a_scene(2) as scene:
-        # The real follower is cut off, so that the one of this test stands in for it.
+        # The test takes the place of the real follower, which is disconnected.
         leader = scene.leader(0)
         follower = leader % 2 + 1
         await scene.write(0, b"a")
@@ -307,14 +307,14 @@ async def test_a_follower_reads_what_is_not_committed_and_its_progress_commits_i
 
 
 @pytest.mark.parametrize(("epoch", "code"), [(-1, 6), (0, 75)])
-async def test_who_is_no_replica_is_refused(scene: Scene, epoch: int, code: int) -> None:
+async def test_a_follower_that_is_no_replica_is_refused(scene: Scene, epoch: int, code: int) -> None:
     request = fetch_request(scene.topic_id, {0: 0}, replica_id=77, current_leader_epoch=epoch, max_wait_ms=60_000)
     response = await scene.ask(request, 18)
     assert parts(response)[0].error_code == code
     assert response.node_endpoints == []
 
 
-async def test_a_follower_of_an_earlier_life_is_refused() -> None:
+async def test_a_follower_with_an_old_broker_epoch_is_refused() -> None:
     """KIP-903."""
     async with a_scene(2) as scene:
         leader = scene.leader(0)
@@ -341,7 +341,7 @@ async def test_new_consumers_may_read_from_followers(version: int, code: int) ->
         assert read_values(part.records) == ([] if code else [b"a"])
 
 
-async def test_consumers_see_nothing_that_is_not_committed() -> None:
+async def test_consumers_see_only_committed_records() -> None:
     async with a_scene(2) as scene:
         leader = scene.leader(0)
         scene.faults.disconnect("Fetch", "before", None)

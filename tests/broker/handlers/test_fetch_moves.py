@@ -1,4 +1,4 @@
-"""Fetch sessions read and watch no more than they must."""
+"""Fetch sessions read and watch only the necessary partitions."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Reader:
         return response
 
 
-async def test_only_what_moved_and_what_is_named_is_read(scene: Scene, read: list[int]) -> None:
+async def test_only_changed_and_listed_partitions_are_read(scene: Scene, read: list[int]) -> None:
     async with await scene.connect() as client:
         reader = Reader(client)
         await reader.fetch({0: 0, 1: 0, 2: 0})
@@ -82,7 +82,7 @@ async def test_only_what_moved_and_what_is_named_is_read(scene: Scene, read: lis
         await scene.write(1, b"v")
         assert parts(await reader.fetch()) == [1]
         assert read == [1]
-        # Its offset is where it was, so it still has something to give.
+        # Its offset is unchanged, so it still has records to return.
         assert parts(await reader.fetch()) == [1]
         assert parts(await reader.fetch({1: 1})) == []
         assert read == [1, 1, 1]
@@ -91,7 +91,7 @@ async def test_only_what_moved_and_what_is_named_is_read(scene: Scene, read: lis
         assert watchers(scene) == [1, 1, 1]
 
 
-async def test_a_wait_reads_only_what_moves(scene: Scene, read: list[int]) -> None:
+async def test_a_waiting_request_reads_only_partitions_that_change(scene: Scene, read: list[int]) -> None:
     async with await scene.connect() as client:
         reader = Reader(client)
         await reader.fetch({0: 0, 1: 0, 2: 0})
@@ -103,7 +103,7 @@ async def test_a_wait_reads_only_what_moves(scene: Scene, read: list[int]) -> No
         assert set(read) == {2}
 
 
-async def test_what_did_not_fit_counts_for_the_minimum_of_the_next_request(scene: Scene) -> None:
+async def test_records_that_did_not_fit_count_for_the_minimum_of_the_next_request(scene: Scene) -> None:
     one = len(batch(b"v"))
     for index in (0, 1):
         for _ in range(2):
@@ -112,7 +112,7 @@ async def test_what_did_not_fit_counts_for_the_minimum_of_the_next_request(scene
         reader = Reader(client)
         first = await reader.fetch({0: 0, 1: 0, 2: 0}, max_bytes=one)
         assert sum(bool(part.records) for topic in first.responses for part in topic.partitions) == 1
-        # All that is left is there, although nothing has moved since.
+        # The rest is returned, although nothing has changed since.
         rest = await reader.fetch({0: 1}, max_wait_ms=60_000, min_bytes=3 * one)
         assert {
             part.partition_index: len(read_values(part.records))
@@ -157,7 +157,7 @@ async def test_a_request_without_session_leaves_no_watchers(scene: Scene) -> Non
     assert watchers(scene) == [0, 0, 0]
 
 
-async def test_a_topic_that_is_deleted_and_created_again_under_its_name(scene: Scene) -> None:
+async def test_a_topic_that_was_created_again_under_its_name_is_another_one(scene: Scene) -> None:
     await scene.write(0, b"old")
     old = scene.partition(0)
     async with await scene.connect() as client:
@@ -176,7 +176,7 @@ async def test_a_topic_that_is_deleted_and_created_again_under_its_name(scene: S
         assert parts(await reader.fetch({0: 1}, max_wait_ms=60_000)) == [1]
 
 
-async def test_another_kind_of_reader_is_told_all_anew(scene: Scene, read: list[int]) -> None:
+async def test_another_kind_of_reader_receives_everything_again(scene: Scene, read: list[int]) -> None:
     async with await scene.connect() as client:
         reader = Reader(client)
         await reader.fetch({0: 0, 1: 0})
@@ -185,7 +185,7 @@ async def test_another_kind_of_reader_is_told_all_anew(scene: Scene, read: list[
         assert sorted(read) == [0, 1]
 
 
-async def test_what_a_test_breaks_is_broken_although_nothing_moves(scene: Scene) -> None:
+async def test_an_injected_fault_applies_although_nothing_changes(scene: Scene) -> None:
     async with await scene.connect() as client:
         reader = Reader(client)
         await reader.fetch({0: 0, 1: 0})
@@ -195,7 +195,7 @@ async def test_what_a_test_breaks_is_broken_although_nothing_moves(scene: Scene)
         assert parts(await reader.fetch()) == []
 
 
-async def test_a_follower_outside_the_isr_is_read_for_with_each_of_its_requests(read: list[int]) -> None:
+async def test_each_request_of_a_follower_outside_the_isr_reads(read: list[int]) -> None:
     async with a_scene(2) as scene:
         leader = scene.leader(0)
         follower = leader % 2 + 1
@@ -213,8 +213,8 @@ async def test_a_follower_outside_the_isr_is_read_for_with_each_of_its_requests(
 
 @given(st.lists(st.tuples(st.sampled_from(["write", "ask", "all"]), st.integers(0, 2)), min_size=1, max_size=25))
 @settings(max_examples=25, deadline=None)
-def test_a_session_misses_nothing(steps: list[tuple[str, int]]) -> None:
-    """Whoever follows what a session says has all records, and the high watermarks of a reader who reads all anew."""
+def test_a_session_misses_no_change(steps: list[tuple[str, int]]) -> None:
+    """A reader with a session sees all records, and the same high watermarks as a reader without one."""
 
     async def run() -> None:
         async with a_scene() as scene, await scene.connect() as client:
@@ -246,7 +246,7 @@ def test_a_session_misses_nothing(steps: list[tuple[str, int]]) -> None:
     asyncio.run(run())
 
 
-async def test_one_partition_is_watched_once_however_often_it_is_read(scene: Scene) -> None:
+async def test_a_partition_is_watched_once_however_often_it_is_read(scene: Scene) -> None:
     moves = FetchMoves()
     moves.keep()
     first, second = scene.partition(0), scene.partition(1)

@@ -90,7 +90,7 @@ def data(index: int, high_watermark: int = 0, records: bytes = b"", error_code: 
 
 
 def answer(context: FetchContext, **answers: PartitionData) -> FetchResponse:
-    """The response of what ``p0``, ``p1``, ... gave; of the others: nothing new."""
+    """Return the response to the given results of ``p0``, ``p1``, ...; the others are unchanged."""
     results: list[tuple[WantedPartition, PartitionData]] = []
     for partition in context.wanted():
         index = partition.request.partition
@@ -114,13 +114,13 @@ def test_epochs_rise_and_begin_again_at_one() -> None:
     assert [next_epoch(epoch) for epoch in (FINAL_EPOCH, INITIAL_EPOCH, 1, 2**31 - 1)] == [FINAL_EPOCH, 1, 2, 1]
 
 
-def test_a_request_without_session_is_answered_in_full_and_remembered_nowhere() -> None:
+def test_a_request_without_session_is_answered_in_full_and_not_kept() -> None:
     cache, _ = cache_of(10)
     response = answer(context_of(cache, request(session_epoch=FINAL_EPOCH, offsets={0: 5, 1: 6})))
     assert (response.session_id, answered(response), len(cache)) == (0, [0, 1], 0)
 
 
-def test_a_session_reads_all_its_partitions_and_answers_those_with_news() -> None:
+def test_a_session_reads_all_its_partitions_and_returns_changed_ones() -> None:
     cache, _ = cache_of(10)
     session_id = open_session(cache, 0, 1, 2)
     assert session_id > 0
@@ -129,18 +129,18 @@ def test_a_session_reads_all_its_partitions_and_answers_those_with_news() -> Non
     assert offsets(context) == {0: 0, 1: 7, 2: 0}
     response = answer(context, p1=data(1, 9, b"x"))
     assert (response.session_id, response.error_code, answered(response)) == (session_id, 0, [1])
-    # The one that gave records is read last from now on, and is told once only.
+    # A partition that returned records is read last from now on, and is sent only once.
     context = context_of(cache, request(session_id, 2))
     assert list(offsets(context)) == [0, 2, 1]
     assert answered(answer(context, p1=data(1, 9))) == []
-    # High watermark and log start offset are news as well.
+    # High watermark and log start offset are changes too.
     moved = data(2, 0)
     moved.log_start_offset = 3
     response = answer(context_of(cache, request(session_id, 3)), p0=data(0, 4), p1=data(1, 9), p2=moved)
     assert answered(response) == [0, 2]
 
 
-def test_an_error_is_told_each_time_and_its_end_as_well() -> None:
+def test_an_error_is_returned_each_time_and_its_end_too() -> None:
     cache, _ = cache_of(10)
     session_id = open_session(cache, 0)
     for epoch, told in ((1, True), (2, True)):
@@ -150,7 +150,7 @@ def test_an_error_is_told_each_time_and_its_end_as_well() -> None:
     assert answered(answer(context_of(cache, request(session_id, 4)))) == []
 
 
-def test_divergence_and_preferred_replica_are_news() -> None:
+def test_divergence_and_preferred_replica_are_changes() -> None:
     cache, _ = cache_of(10)
     session_id = open_session(cache, 0, 1)
     diverging, elsewhere = data(0), data(1)
@@ -160,7 +160,7 @@ def test_divergence_and_preferred_replica_are_news() -> None:
     assert answered(response) == [0, 1]
 
 
-def test_forgotten_partitions_are_read_no_more_and_an_empty_session_ends() -> None:
+def test_forgotten_partitions_are_not_read_and_an_empty_session_ends() -> None:
     cache, _ = cache_of(10)
     session_id = open_session(cache, 0, 1)
     context = context_of(cache, request(session_id, 1, {2: 4}, forgotten=[0, 5]))
@@ -173,7 +173,7 @@ def test_forgotten_partitions_are_read_no_more_and_an_empty_session_ends() -> No
 
 
 @pytest.mark.parametrize("epoch", [INITIAL_EPOCH, FINAL_EPOCH])
-def test_a_full_request_ends_the_session_that_it_names(epoch: int) -> None:
+def test_a_full_request_ends_the_session_in_it(epoch: int) -> None:
     cache, _ = cache_of(10)
     session_id = open_session(cache, 0)
     answer(context_of(cache, request(session_id, epoch, {0: 1})))
@@ -181,7 +181,7 @@ def test_a_full_request_ends_the_session_that_it_names(epoch: int) -> None:
         context_of(cache, request(session_id, 1))
 
 
-def test_a_missed_or_repeated_request_is_seen() -> None:
+def test_a_missed_or_repeated_request_is_detected() -> None:
     cache, _ = cache_of(10)
     session_id = open_session(cache, 0)
     for epoch in (2, 7):
@@ -216,14 +216,14 @@ def test_an_unknown_id_is_looked_up_again_and_its_name_then_kept() -> None:
     assert [wanted.topic for wanted in context_of(cache, request(session_id, 2), 13).wanted()] == ["t"]
 
 
-def test_a_partition_named_twice_counts_once_with_its_last_offset() -> None:
+def test_a_repeated_partition_counts_once_with_its_last_offset() -> None:
     cache, _ = cache_of(10)
     asked = request(offsets={0: 1})
     asked.topics += request(offsets={0: 2}).topics
     assert offsets(context_of(cache, asked)) == {0: 2}
 
 
-def test_no_session_where_all_slots_are_taken_by_fresh_ones() -> None:
+def test_new_sessions_are_not_replaced() -> None:
     cache, _ = cache_of(1)
     assert open_session(cache, 0) > 0
     assert open_session(cache, 0, 1) == 0
@@ -232,7 +232,7 @@ def test_no_session_where_all_slots_are_taken_by_fresh_ones() -> None:
     assert open_session(none, 0) == 0
 
 
-def test_a_session_that_was_not_used_for_long_gives_way() -> None:
+def test_a_session_that_was_unused_for_long_is_replaced() -> None:
     cache, clock = cache_of(2)
     old, used = open_session(cache, 0, 1, 2), open_session(cache, 0, 1, 2)
     clock.now += EVICTION_MS
@@ -244,7 +244,7 @@ def test_a_session_that_was_not_used_for_long_gives_way() -> None:
     context_of(cache, request(used, 2))
 
 
-def test_the_smallest_of_the_old_ones_gives_way_to_a_larger_one() -> None:
+def test_the_smallest_old_session_is_replaced_by_a_larger_one() -> None:
     cache, clock = cache_of(2)
     small, large = open_session(cache, 0), open_session(cache, 0, 1, 2)
     clock.now += EVICTION_MS + 1
@@ -253,11 +253,11 @@ def test_the_smallest_of_the_old_ones_gives_way_to_a_larger_one() -> None:
     assert open_session(cache, 0, 1) > 0
     with pytest.raises(FetchSessionIdNotFoundError):
         context_of(cache, request(small, 2))
-    # What is left is as large or larger, or too new.
+    # The remaining ones are as large or larger, or too new.
     assert open_session(cache, 0) == 0
 
 
-def test_a_follower_displaces_even_a_new_session_of_a_consumer() -> None:
+def test_a_follower_replaces_even_a_new_session_of_a_consumer() -> None:
     cache, _ = cache_of(1)
     consumer = open_session(cache, 0, 1)
     follower = answer(cache.context(12, request(offsets={0: 0}), {}, is_follower=True)).session_id
@@ -268,7 +268,7 @@ def test_a_follower_displaces_even_a_new_session_of_a_consumer() -> None:
     assert answer(cache.context(12, request(offsets={0: 0}), {}, is_follower=True)).session_id == 0
 
 
-# Partitions as bits: those added to the session, those forgotten, those that move; and where to.
+# Partitions as bits: those added to the session, those removed, those that change; and the new values.
 STEPS = st.lists(
     st.tuples(st.integers(1, 31), st.integers(0, 31), st.integers(0, 31), st.sampled_from([0, 1, 2, 3, -6])),
     min_size=1,
@@ -282,8 +282,8 @@ def members(bits: int) -> set[int]:
 
 @given(STEPS)
 @settings(max_examples=60, deadline=None)
-def test_who_follows_a_session_knows_what_a_full_answer_would_say(steps: list[tuple[int, int, int, int]]) -> None:
-    """Whatever moves, comes and goes between the requests, leaving out what has no news loses nothing."""
+def test_a_session_yields_the_same_state_as_full_responses(steps: list[tuple[int, int, int, int]]) -> None:
+    """Leaving unchanged partitions out of responses loses no change between any requests."""
     cache, _ = cache_of(10)
     truth = dict.fromkeys(range(5), (0, 0))
     wanted: set[int] = set()

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: codes and texts as Apache Kafka 4.4 answered the same requests."""
+"""IncrementalAlterConfigs: the codes and texts of Apache Kafka 4.4 for the same requests."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_append_and_subtract() -> None:
     assert policies == ["delete,compact", "delete,compact", "compact", "compact", "", "delete", None]
 
 
-async def test_subtract_takes_away_one_of_several() -> None:
+async def test_subtract_removes_one_of_several_values() -> None:
     node = with_topics("a", cleanup_policy="delete,delete,compact")
     assert await alter(node, (TOPIC, "a", [("cleanup.policy", SUBTRACT, "delete")])) == [(0, None)]
     assert node.image.topics["a"].configs == {"cleanup.policy": "delete,compact"}
@@ -134,7 +134,7 @@ async def test_topics(name: str, changes: list[Change], code: int, text: str | N
     assert node.image.topics["other"].configs == {"retention.ms": "6"}
 
 
-async def test_a_resource_twice() -> None:
+async def test_a_repeated_resource_is_refused() -> None:
     node = with_topics("a")
     twice = (42, "Each resource must appear at most once.")
     resource: Resource = (TOPIC, "a", [("retention.ms", SET, "7")])
@@ -143,7 +143,7 @@ async def test_a_resource_twice() -> None:
 
 
 @pytest.mark.parametrize("kind", [0, 1, 3, 8, 16, 32, 99])
-async def test_other_types(kind: int) -> None:
+async def test_other_types_of_resources_are_refused(kind: int) -> None:
     assert await alter(with_topics("a"), (kind, "a", [("x", SET, "y")])) == [(42, f"Unknown resource type {kind}")]
 
 
@@ -215,7 +215,7 @@ async def test_defaults_of_topics_must_go_together() -> None:
     assert "conflict topic config setting" in str(answer[1])
 
 
-async def test_logs_that_are_open_follow() -> None:
+async def test_open_logs_follow_the_change() -> None:
     async with BrokerCluster(2, network=MemoryNetwork()) as cluster:
         cluster.create_topic("a", 1, 2)
         broker = cluster.brokers[1]

@@ -40,7 +40,7 @@ async def test_all_topics(scene: Scene, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(4, 14))
-async def test_named_topics_of_which_some_are_not_there(scene: Scene, version: int) -> None:
+async def test_unknown_topics_have_their_error_beside_known_ones(scene: Scene, version: int) -> None:
     response = await scene.ask(named("t", "none", "no name", "", "..", "t", create=False), version)
     assert {topic.name: topic.error_code for topic in response.topics} == {
         "t": 0,
@@ -52,16 +52,16 @@ async def test_named_topics_of_which_some_are_not_there(scene: Scene, version: i
     assert "none" not in scene.cluster.image.topics
 
 
-async def test_a_topic_is_created_when_asked_for_and_there_the_next_time(scene: Scene) -> None:
+async def test_a_requested_topic_is_created_and_known_the_next_time(scene: Scene) -> None:
     for code in (3, 0):
         [topic] = (await scene.ask(named("new"), 12)).topics
         assert topic.error_code == code
-    # Before version 4 nobody can say no.
+    # Before version 4 a client cannot forbid the creation.
     await scene.ask(named("old"), 1)
     assert {"new", "old"} <= scene.cluster.image.topics.keys()
 
 
-async def test_no_topic_is_created_where_the_broker_does_not_want_it() -> None:
+async def test_no_topic_is_created_if_the_broker_forbids_it() -> None:
     async with a_scene(auto__create__topics__enable="false") as scene:
         for _ in range(2):
             [topic] = (await scene.ask(named("new"), 12)).topics
@@ -99,7 +99,7 @@ async def test_ids_before_version_12(scene: Scene, version: int) -> None:
         assert topic.error_code == 42
 
 
-async def test_operations_of_a_broker_that_forbids_nothing(scene: Scene) -> None:
+async def test_all_operations_are_authorized(scene: Scene) -> None:
     request = named("t")
     response = await scene.ask(request, 9)
     assert response.cluster_authorized_operations == -(2**31)
@@ -109,7 +109,7 @@ async def test_operations_of_a_broker_that_forbids_nothing(scene: Scene) -> None
     assert (response.cluster_authorized_operations, response.topics[0].topic_authorized_operations) == (8096, 3576)
 
 
-async def test_internal_topics_are_said_to_be(scene: Scene) -> None:
+async def test_internal_topics_are_marked_as_such(scene: Scene) -> None:
     await scene.ask(FindCoordinatorRequest(key="g"), 3)
     topics = {topic.name: topic for topic in (await scene.ask(MetadataRequest(topics=None), 12)).topics}
     assert topics["__consumer_offsets"].is_internal
@@ -129,7 +129,7 @@ async def test_a_node_that_died_is_missing_and_its_replicas_offline() -> None:
         assert all(partition.offline_replicas == [2] for partition in together.partitions)
         [partition] = alone.partitions
         assert (partition.error_code, partition.leader_id, partition.offline_replicas) == (5, -1, [2])
-        # Who asks in version 0 is not told of replicas that are not alive.
+        # In version 0 replicas that are not alive are left out.
         together, alone = (await scene.ask(named("t", "alone"), 0)).topics
         assert all(partition.error_code == 9 for partition in together.partitions)
         assert all(sorted(partition.replica_nodes) == [1, 3] for partition in together.partitions)
@@ -157,7 +157,7 @@ async def test_the_nodes_of_the_cluster(version: int) -> None:
 
 
 @pytest.mark.parametrize(("endpoint_type", "code"), [(2, 114), (9, 115)])
-async def test_only_brokers_are_known(scene: Scene, endpoint_type: int, code: int) -> None:
+async def test_only_brokers_can_be_described(scene: Scene, endpoint_type: int, code: int) -> None:
     response = await scene.ask(DescribeClusterRequest(endpoint_type=endpoint_type), 1)
     assert response.error_code == code
     assert response.error_message
@@ -191,16 +191,16 @@ async def test_pages_have_every_partition_once_and_in_order(scene: Scene, names:
     assert found == [("a", 0), ("a", 1), ("t", 0), ("t", 1), ("t", 2), ("u", 0), ("u", 1), ("u", 2), ("u", 3)]
 
 
-async def test_the_broker_bounds_a_page() -> None:
+async def test_the_broker_limits_a_page() -> None:
     async with a_scene(max__request__partition__size__limit=2) as scene:
         response = await page(scene, 2000, None)
         assert len(response.topics[0].partitions) == 2
         assert response.next_cursor == Cursor(topic_name="t", partition_index=2)
-        # A limit of nothing is one of one.
+        # A limit of 0 counts as 1.
         assert len((await page(scene, 0, None)).topics[0].partitions) == 1
 
 
-async def test_topics_that_cannot_be_described(scene: Scene) -> None:
+async def test_undescribable_topics_have_their_error(scene: Scene) -> None:
     scene.faults.fail("DescribeTopicPartitions", 29, topic="t")
     response = await page(scene, 10, None, "none", "no name", "t")
     assert {topic.name: topic.error_code for topic in response.topics} == {"none": 3, "no name": 17, "t": 29}
@@ -211,7 +211,7 @@ async def test_topics_that_cannot_be_described(scene: Scene) -> None:
     ("names", "cursor"),
     [(("t",), Cursor(topic_name="u", partition_index=0)), (("t",), Cursor(topic_name="t", partition_index=-1))],
 )
-async def test_a_cursor_at_nothing(scene: Scene, names: tuple[str, ...], cursor: Cursor) -> None:
+async def test_an_invalid_cursor_is_refused(scene: Scene, names: tuple[str, ...], cursor: Cursor) -> None:
     [topic] = (await page(scene, 10, cursor, *names)).topics
     assert (topic.name, topic.error_code) == ("t", 42)
 

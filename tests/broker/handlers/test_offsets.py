@@ -56,7 +56,7 @@ async def looked_up(
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-async def test_particular_offsets_in_every_version_that_has_them(scene: Scene, version: int) -> None:
+async def test_special_offsets_are_found_in_every_version_that_has_them(scene: Scene, version: int) -> None:
     await scene.write(0, b"a", b"b", timestamp=START)
     await scene.write(0, b"c", timestamp=START - 50)
     epoch = 0 if version >= 4 else -1
@@ -73,7 +73,7 @@ async def test_particular_offsets_in_every_version_that_has_them(scene: Scene, v
         assert await looked_up(scene, listing(0, timestamp), version) == expected, timestamp
 
 
-async def test_timestamps(scene: Scene) -> None:
+async def test_offsets_are_found_by_timestamp(scene: Scene) -> None:
     await scene.write(0, b"a", b"b", timestamp=START)
     await scene.write(0, b"c", timestamp=START + 50)
     for timestamp, found in (
@@ -87,7 +87,7 @@ async def test_timestamps(scene: Scene) -> None:
     assert await looked_up(scene, listing(1, 0)) == NOTHING
 
 
-async def test_partitions_that_are_not_there_or_there_twice(scene: Scene) -> None:
+async def test_unknown_and_repeated_partitions_have_their_error(scene: Scene) -> None:
     assert await looked_up(scene, listing(9, LATEST)) == (3, -1, -1, -1)
     assert await looked_up(scene, listing(0, LATEST, topic="none")) == (3, -1, -1, -1)
     assert await looked_up(scene, listing(0, LATEST, EARLIEST)) == (42, -1, -1, -1)
@@ -109,12 +109,12 @@ async def test_the_leader_answers_and_checks_the_epoch() -> None:
         for epoch, code in ((-1, 0), (0, 74), (1, 0), (2, 75)):
             assert (await looked_up(scene, listing(0, LATEST, epoch=epoch), 11, new))[0] == code
         assert (await looked_up(scene, listing(0, LATEST), 11, old))[0] == 6
-        # Who looks for faults may ask any replica.
+        # The debugging replica id -2 may read from any replica.
         assert (await looked_up(scene, listing(0, LATEST, replica_id=-2), 11, old))[0] == 0
 
 
 @pytest.mark.parametrize(("version", "code"), [(4, 5), (5, 78)])
-async def test_after_an_election_what_is_committed_may_not_be_known_yet(version: int, code: int) -> None:
+async def test_after_an_election_the_high_watermark_may_not_be_known_yet(version: int, code: int) -> None:
     """KIP-207."""
     async with a_scene() as scene:
         await scene.write(0, b"a")
@@ -124,11 +124,11 @@ async def test_after_an_election_what_is_committed_may_not_be_known_yet(version:
         assert (await looked_up(scene, listing(0, LATEST), version))[0] == code
         assert (await looked_up(scene, listing(0, 0), version))[0] == code
         assert (await looked_up(scene, listing(0, EARLIEST), version))[0] == 0
-        # A follower is told where the log ends.
+        # A follower gets the end of the log.
         assert (await looked_up(scene, listing(0, LATEST, replica_id=7), version))[2] == 1
 
 
-async def test_no_such_isolation_level(scene: Scene) -> None:
+async def test_an_unknown_isolation_level_is_refused(scene: Scene) -> None:
     assert (await looked_up(scene, listing(0, LATEST, isolation_level=5)))[0] == -1
 
 
@@ -145,7 +145,7 @@ async def end_of(
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-async def test_where_epochs_end(version: int) -> None:
+async def test_the_ends_of_epochs_are_returned(version: int) -> None:
     async with a_scene(2) as scene:
         await scene.write(0, b"a", b"b")
         old = scene.leader(0)
@@ -183,11 +183,11 @@ async def test_records_are_deleted_up_to_an_offset_or_the_high_watermark(scene: 
         await scene.write(index, b"a", b"b", b"c")
     assert await deleted(scene, deleting({0: 2, 1: -1, 2: 0}), version) == {0: (0, 2), 1: (0, 3), 2: (0, 0)}
     assert (await looked_up(scene, listing(0, EARLIEST)))[2] == 2
-    # What is deleted already stays so.
+    # Deleting again changes nothing.
     assert await deleted(scene, deleting({0: 1}), version) == {0: (0, 2)}
 
 
-async def test_what_cannot_be_deleted(scene: Scene) -> None:
+async def test_impossible_deletions_have_their_error(scene: Scene) -> None:
     await scene.write(0, b"a")
     scene.cluster.create_topic("compacted", 1, configs={"cleanup.policy": "compact"})
     await scene.ask(FindCoordinatorRequest(key="g"), 3)
@@ -197,7 +197,7 @@ async def test_what_cannot_be_deleted(scene: Scene) -> None:
     assert await deleted(scene, deleting({0: 0}, "__consumer_offsets")) == {0: (17, -1)}
 
 
-async def test_the_answer_waits_for_the_followers() -> None:
+async def test_the_response_waits_for_the_followers() -> None:
     async with a_scene(2, replica__fetch__wait__max__ms="10") as scene:
         await scene.write(0, b"a", b"b")
         leader = scene.leader(0)
@@ -207,7 +207,7 @@ async def test_the_answer_waits_for_the_followers() -> None:
         assert await deleted(scene, deleting({0: 1}), node_id=leader % 2 + 1) == {0: (6, -1)}
 
 
-async def test_followers_that_take_too_long() -> None:
+async def test_slow_followers_time_the_request_out() -> None:
     async with a_scene(2) as scene:
         await scene.write(0, b"a", b"b")
         scene.faults.disconnect("Fetch", "before", None)

@@ -52,14 +52,14 @@ async def test_batches_are_appended_in_every_version(scene: Scene, version: int,
     assert read_values(fetched.responses[0].partitions[0].records) == [b"a", b"b", b"a", b"b"]
 
 
-async def test_the_time_of_the_append_is_said_where_the_topic_keeps_it(scene: Scene) -> None:
+async def test_the_time_of_the_append_is_returned_if_the_topic_stores_it(scene: Scene) -> None:
     scene.cluster.create_topic("stamped", 1, configs={"message.timestamp.type": "LogAppendTime"})
     before = scene.broker().wall_ms()
     answer = answers(await scene.ask(produce_request("stamped", {0: GOOD}), 9))[0]
     assert before <= answer.log_append_time_ms <= scene.broker().wall_ms()
 
 
-async def test_without_acks_there_is_no_answer(scene: Scene) -> None:
+async def test_without_acks_there_is_no_response(scene: Scene) -> None:
     async with await scene.connect() as client:
         await client.send(produce_request("t", {0: GOOD}, acks=0), 9)
         assert codes(await client.call(produce_request("t", {0: GOOD}), 9)) == {0: 0}
@@ -74,13 +74,13 @@ async def test_without_acks_an_error_ends_the_connection_after_the_rest_was_appe
 
 
 @pytest.mark.parametrize("acks", [2, -2, 99])
-async def test_other_acks_are_refused_for_every_partition_that_is_there(scene: Scene, acks: int) -> None:
+async def test_other_acks_are_refused_for_every_known_partition(scene: Scene, acks: int) -> None:
     response = await scene.ask(produce_request("t", {0: GOOD, 1: GOOD, 9: GOOD, 2: b""}, acks=acks), 9)
     assert codes(response) == {0: 21, 1: 21, 9: 3, 2: 87}
     assert scene.partition(0).log_end_offset == 0
 
 
-async def test_topics_and_partitions_that_are_not_there(scene: Scene) -> None:
+async def test_unknown_topics_and_partitions_have_their_error(scene: Scene) -> None:
     assert codes(await scene.ask(produce_request("none", {0: GOOD}), 12)) == {0: 3}
     assert codes(await scene.ask(produce_request("t", {0: GOOD, 3: GOOD, -1: GOOD}), 12)) == {0: 0, 3: 3, -1: 3}
     response = await scene.ask(produce_request(UNKNOWN_ID, {0: GOOD, 1: GOOD}), 13)
@@ -103,11 +103,11 @@ async def test_topics_and_partitions_that_are_not_there(scene: Scene) -> None:
         pytest.param(GOOD + with_magic(9), 2, id="an unknown format behind the batch"),
     ],
 )
-async def test_a_partition_with_other_than_one_batch_fails_alone(scene: Scene, records: bytes, code: int) -> None:
+async def test_a_partition_without_exactly_one_batch_fails_alone(scene: Scene, records: bytes, code: int) -> None:
     response = await scene.ask(produce_request("t", {0: records, 1: GOOD}), 9)
     assert codes(response) == {0: code, 1: 0}
     answer = answers(response)[0]
-    # As in Kafka there is a text only where single records are to blame.
+    # As in Kafka there is a text only if single records are invalid.
     assert (answer.base_offset, answer.log_start_offset, answer.error_message) == (-1, -1, None)
     assert scene.partition(0).log_end_offset == 0
 
@@ -121,13 +121,13 @@ async def test_a_partition_with_other_than_one_batch_fails_alone(scene: Scene, r
         (with_length(-1), "Record size -1 is less than the minimum record overhead (14)"),
     ],
 )
-async def test_what_cannot_be_batches_fails_the_whole_request(scene: Scene, records: bytes, text: str) -> None:
+async def test_impossible_batches_fail_the_whole_request(scene: Scene, records: bytes, text: str) -> None:
     response = await scene.ask(produce_request("t", {0: records, 1: GOOD}), 9)
     assert {(answer.error_code, answer.error_message) for answer in answers(response).values()} == {(2, text)}
     assert scene.partition(1).log_end_offset == 0
 
 
-async def test_null_records_are_answered(scene: Scene) -> None:
+async def test_null_records_have_an_error(scene: Scene) -> None:
     assert codes(await scene.ask(produce_request("t", {0: None, 1: GOOD}), 9)) == {0: -1, 1: -1}
 
 
@@ -139,12 +139,12 @@ async def test_an_incomplete_batch_behind_a_whole_one_is_dropped(scene: Scene, s
 
 
 @pytest.mark.parametrize(("version", "code"), [(6, 76), (7, 0)])
-async def test_zstd_is_for_those_who_know_it(scene: Scene, version: int, code: int) -> None:
+async def test_zstd_needs_a_version_that_has_it(scene: Scene, version: int, code: int) -> None:
     request = produce_request("t", {0: batch(b"a", compression_type="zstd")})
     assert codes(await scene.ask(request, version)) == {0: code}
 
 
-async def test_single_records_to_blame_are_named(scene: Scene) -> None:
+async def test_invalid_single_records_are_returned(scene: Scene) -> None:
     scene.cluster.create_topic("strict", 1, configs={"message.timestamp.after.max.ms": "1000"})
     request = produce_request("strict", {0: batch(b"a", b"b", timestamp=99_999_999_999_999)})
     answer = answers(await scene.ask(request, 9))[0]
@@ -156,7 +156,7 @@ async def test_single_records_to_blame_are_named(scene: Scene) -> None:
     assert (answer.error_code, answer.record_errors) == (32, [])
 
 
-async def test_brokers_topics_are_not_written_by_clients(scene: Scene) -> None:
+async def test_clients_may_not_write_to_internal_topics(scene: Scene) -> None:
     await scene.ask(FindCoordinatorRequest(key="g"), 3)
     request = produce_request("__consumer_offsets", {0: batch(b"v", key=b"k")})
     assert codes(await scene.ask(request, 9)) == {0: 17}
@@ -184,12 +184,12 @@ async def test_of_two_batches_for_one_partition_the_last_counts_and_is_answered_
         for answer in topic_response.partition_responses
     ] == [(0, code, -1 if code else 1)]
     fetched = await scene.ask(fetch_request("t", {0: 0}, version=12), 12)
-    # What is answered with an error is not there.
+    # A batch that was answered with an error is not stored.
     assert read_values(fetched.responses[0].partitions[0].records) == [b"before"] + [b"last"] * (code == 0)
 
 
 @pytest.mark.parametrize("version", [9, 13])
-async def test_a_topic_that_is_named_twice_is_answered_once(scene: Scene, version: int) -> None:
+async def test_a_repeated_topic_is_answered_once(scene: Scene, version: int) -> None:
     topic: str | bytes = scene.topic_id if version >= 13 else "t"
     unknown: str | bytes = UNKNOWN_ID if version >= 13 else "unknown"
     request = produce_request(topic, {0: GOOD})
@@ -203,7 +203,7 @@ async def test_a_topic_that_is_named_twice_is_answered_once(scene: Scene, versio
         for found in response.responses
     ] == [[(0, 0, 0), (1, 0, 0)], [(0, code, -1), (3, code, -1)]]
     assert [scene.partition(index).log_end_offset for index in (0, 1)] == [1, 2]
-    # And where the request fails as a whole.
+    # The same if the request fails as a whole.
     request.topic_data += produce_request(topic, {1: with_length(5)}).topic_data
     response = await scene.ask(request, version)
     assert [
@@ -211,7 +211,7 @@ async def test_a_topic_that_is_named_twice_is_answered_once(scene: Scene, versio
     ] == [[(0, 2), (1, 2)], [(0, 2), (3, 2)]]
 
 
-async def test_a_text_names_the_records_of_a_compacted_topic_as_kafka_does(scene: Scene) -> None:
+async def test_the_text_for_a_compacted_topic_is_that_of_kafka(scene: Scene) -> None:
     scene.cluster.create_topic("compacted", 1, configs={"cleanup.policy": "compact"})
     answer = answers(await scene.ask(produce_request("compacted", {0: batch(b"a")}), 9))[0]
     message = "Compacted topic cannot accept message without key in topic partition compacted-0"
@@ -229,7 +229,7 @@ async def test_a_request_without_topics(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("version", range(6))
-async def test_every_idempotent_producer_gets_an_id_of_its_own(version: int) -> None:
+async def test_every_idempotent_producer_gets_its_own_id(version: int) -> None:
     async with a_scene(2) as scene:
         ids = set()
         for node_id in (1, 2, 1):
@@ -239,7 +239,7 @@ async def test_every_idempotent_producer_gets_an_id_of_its_own(version: int) -> 
         assert len(ids) == 3
 
 
-async def test_a_producer_that_says_its_id_gets_another_one(scene: Scene) -> None:
+async def test_an_idempotent_producer_that_states_its_id_gets_another_one(scene: Scene) -> None:
     """As in Kafka, where only transactional producers keep theirs."""
     first = await scene.ask(InitProducerIdRequest(transactional_id=None), 4)
     again = InitProducerIdRequest(transactional_id=None, producer_id=first.producer_id, producer_epoch=3)
@@ -277,7 +277,7 @@ async def test_a_duplicate_is_answered_with_its_first_offset(scene: Scene) -> No
 
 
 @pytest.mark.parametrize("version", [9, 10, 13])
-async def test_another_node_says_where_the_leader_is(version: int) -> None:
+async def test_another_node_returns_the_leader(version: int) -> None:
     async with a_scene(3) as scene:
         leader = scene.leader(0)
         other = leader % 3 + 1
@@ -303,14 +303,14 @@ async def test_a_dead_leader_has_no_address() -> None:
         assert (answers(response)[0].current_leader.leader_id, response.node_endpoints) == (-1, [])
 
 
-async def test_all_in_sync_replicas_have_what_is_acknowledged() -> None:
+async def test_all_in_sync_replicas_have_acknowledged_records() -> None:
     async with a_scene(3) as scene:
         await scene.write(0, b"a", b"b")
         assert scene.partition(0).high_watermark == 2
         assert [scene.partition(0, node).log_end_offset for node in (1, 2, 3)] == [2, 2, 2]
 
 
-async def test_too_few_in_sync_replicas() -> None:
+async def test_too_few_in_sync_replicas_are_an_error() -> None:
     async with a_scene(2, min__insync__replicas="2") as scene:
         other = scene.leader(0) % 2 + 1
         await scene.cluster.kill(other)
@@ -319,24 +319,24 @@ async def test_too_few_in_sync_replicas() -> None:
         assert codes(await scene.ask(produce_request("t", {0: GOOD}, acks=1), 9, leader)) == {0: 0}
 
 
-async def test_replicas_that_take_too_long() -> None:
+async def test_slow_replicas_time_the_request_out() -> None:
     async with a_scene(2) as scene:
-        # The follower learns nothing while its fetches are cut.
+        # The follower makes no progress while its fetches are cut.
         scene.faults.disconnect("Fetch", "before", None)
         await turns()
         for first in (0, 2):
             response = await scene.ask(produce_request("t", {0: GOOD}, timeout_ms=50), 9, scene.leader(0))
             assert codes(response) == {0: 7}
-            # Where the batch is, is said all the same.
+            # The response contains the batch's offset anyway.
             answer = answers(response)[0]
             assert (answer.base_offset, answer.log_start_offset, answer.log_append_time_ms) == (first, 0, -1)
 
 
-async def test_leadership_that_goes_while_replicas_are_waited_for() -> None:
+async def test_a_leader_change_ends_the_wait_for_replicas() -> None:
     async with a_scene(2) as scene:
         leader = scene.leader(0)
         await scene.write(0, b"a", b"b")
-        # The follower is cut off before it knows that this is committed, so the next batch cannot be.
+        # The follower is disconnected before it knows that this is committed, so the next batch cannot be.
         scene.faults.disconnect("Fetch", "before", None)
         await turns()
         asked = asyncio.create_task(scene.answered(produce_request("t", {0: GOOD}, timeout_ms=60_000), 10, leader))
@@ -362,7 +362,7 @@ async def test_a_request_that_is_cancelled_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
-async def test_one_node_answers_without_waiting_for_a_turn(scene: Scene, acks: int) -> None:
+async def test_one_node_answers_without_yielding(scene: Scene, acks: int) -> None:
     frame = memoryview(bytearray(b"".join(encode_request(produce_request("t", {0: GOOD}, acks=acks), 9, 7, "c"))[4:]))
     answering = scene.broker().requests.answer(no_peer(), frame)
     with pytest.raises(StopIteration) as answered:

@@ -1,4 +1,4 @@
-"""From a frame to its answer: what is refused, what is answered, and the faults of a test on the wire."""
+"""From a frame to its response: refused and answered requests, and injected faults on the wire."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def metadata(version: int = 12, *names: str) -> bytes:
         pytest.param(metadata()[:3] + bytes([metadata()[3] - 3]) + metadata()[4:-3], id="a body that is cut off"),
     ],
 )
-async def test_what_is_no_served_request_costs_the_connection(scene: Scene, sent: bytes) -> None:
+async def test_an_unsupported_request_ends_the_connection(scene: Scene, sent: bytes) -> None:
     async with await scene.connect() as client, await scene.connect() as other:
         await client.send_bytes(sent)
         assert await client.receive_end() == b""
         assert (await other.call(MetadataRequest(topics=[]), 12)).controller_id == 1
 
 
-async def test_bytes_behind_a_request_are_left_alone(scene: Scene) -> None:
+async def test_bytes_behind_a_request_are_ignored(scene: Scene) -> None:
     async with await scene.connect() as client:
         whole = metadata() + b"more"
         await client.send_bytes(struct.pack(">i", len(whole) - 4) + whole[4:])
@@ -101,14 +101,14 @@ async def test_api_versions_of_any_version_is_answered(scene: Scene, version: in
         assert (await client.call(ApiVersionsRequest(), 0)).error_code == 0
 
 
-def test_what_is_served_can_be_read_and_written() -> None:
+def test_served_requests_can_be_encoded_and_decoded() -> None:
     for key, handler in HANDLERS.items():
         assert set(handler.versions) <= set(APIS[key].versions), key.name
 
 
 @pytest.mark.parametrize("key", HANDLERS, ids=lambda key: key.name)
 async def test_every_version_of_every_request_is_answered(scene: Scene, key: ApiKey) -> None:
-    """With the fields' defaults, which is nonsense for some: what comes back can be read, and the broker goes on."""
+    """With default fields, which make no sense for some: the responses can be decoded, and the broker continues."""
     request_class = APIS[key].request
     for version in HANDLERS[key].versions:
         async with await scene.connect() as client:
@@ -122,7 +122,7 @@ def _plain(request_class: type[Request[Response]]) -> Request[Response]:
     return request_class(**{name: value for name, value in values.items() if name in names})
 
 
-# What goes wrong in a handler
+# Errors in a handler
 
 
 def raising(error: BaseException) -> Handler:
@@ -133,7 +133,7 @@ def raising(error: BaseException) -> Handler:
 
 
 async def answer_with(scene: Scene, handler: Handler, sent: Request[Response], version: int) -> tuple[bytes, bool]:
-    """What the request is answered when ``handler`` serves it, and whether the connection ends."""
+    """Return the response of ``handler`` to the request, and whether the connection ends."""
     broker = scene.cluster.brokers[1]
     key = ApiKey(sent.schema.api_key)
     requests = Requests(broker, {key: handler})
@@ -159,7 +159,7 @@ async def test_an_unexpected_exception_is_answered_in_the_shape_of_the_response_
     assert "ListOffsetsRequest of version 4 from no peer failed" in record.getMessage()
 
 
-async def test_an_unexpected_exception_where_no_answer_is_expected_ends_the_connection(scene: Scene) -> None:
+async def test_an_unexpected_exception_without_an_expected_response_ends_the_connection(scene: Scene) -> None:
     request = produce_request("t", {0: batch(b"v")}, acks=0)
     assert await answer_with(scene, raising(RuntimeError("boom")), request, 9) == (b"", True)
 
@@ -173,7 +173,7 @@ async def test_an_error_of_kafka_is_answered_without_a_log_line(scene: Scene, ca
     assert not caplog.records
 
 
-async def test_a_response_that_cannot_be_written_is_an_error_as_well(
+async def test_a_response_that_cannot_be_encoded_is_an_error_too(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handle(context: RequestContext, request: Request[Response]) -> Response:
@@ -195,7 +195,7 @@ async def test_cancellation_is_not_answered(scene: Scene) -> None:
 # Faults
 
 
-async def test_an_error_stands_at_each_partition_of_produce_and_nothing_is_written(scene: Scene) -> None:
+async def test_an_injected_error_is_at_each_partition_of_produce_and_nothing_is_written(scene: Scene) -> None:
     scene.faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER")
     async with await scene.connect() as client:
         request = produce_request("t", {0: batch(b"v"), 1: batch(b"w")})
@@ -225,7 +225,7 @@ async def test_an_error_without_acks_ends_the_connection(scene: Scene) -> None:
         assert await client.receive_end() == b""
 
 
-async def test_errors_of_topics_stand_at_topics(scene: Scene) -> None:
+async def test_errors_of_topics_are_at_topics(scene: Scene) -> None:
     scene.faults.fail("Metadata", "LEADER_NOT_AVAILABLE", topic="t")
     scene.faults.fail("CreateTopics", "POLICY_VIOLATION", topic="b")
     scene.faults.fail("DeleteTopics", 29, 2)
@@ -251,7 +251,7 @@ async def test_an_error_of_a_partition_in_metadata(scene: Scene) -> None:
         assert [partition.error_code for partition in topic.partitions] == [0, 0, 5]
 
 
-async def test_an_error_of_a_topic_that_is_not_there(scene: Scene) -> None:
+async def test_an_injected_error_applies_to_an_unknown_topic(scene: Scene) -> None:
     scene.faults.fail("Metadata", 29, topic="none")
     async with await scene.connect() as client:
         [topic] = (await client.call(MetadataRequest(topics=[MetadataRequestTopic(name="none")]), 12)).topics
@@ -259,7 +259,7 @@ async def test_an_error_of_a_topic_that_is_not_there(scene: Scene) -> None:
     assert "none" not in scene.cluster.image.topics
 
 
-async def test_errors_of_fetch_stand_at_partitions_but_those_of_sessions(scene: Scene) -> None:
+async def test_errors_of_fetch_are_at_partitions_except_those_of_sessions(scene: Scene) -> None:
     async with await scene.connect() as client:
         scene.faults.fail("Fetch", 1, topic="t", partition=1)
         asked = fetch_request(scene.topic_id, {0: 0, 1: 0}, max_wait_ms=60_000)
@@ -270,7 +270,7 @@ async def test_errors_of_fetch_stand_at_partitions_but_those_of_sessions(scene: 
         assert (response.error_code, response.responses) == (70, [])
 
 
-async def test_errors_of_other_requests_stand_at_the_top_or_where_else_they_are_looked_for(scene: Scene) -> None:
+async def test_errors_of_other_requests_are_where_clients_expect_them(scene: Scene) -> None:
     for api in ("InitProducerId", "FindCoordinator", "OffsetFetch"):
         scene.faults.fail(api, "COORDINATOR_NOT_AVAILABLE", 2)
     async with await scene.connect() as client:
@@ -286,12 +286,12 @@ async def test_errors_of_other_requests_stand_at_the_top_or_where_else_they_are_
 
 
 async def written(scene: Scene) -> int:
-    """How many records the partition 0 holds."""
+    """The number of records in partition 0."""
     return scene.cluster.brokers[1].replicas.partitions["t", 0].log_end_offset
 
 
 @pytest.mark.parametrize(("when", "records"), [("before", 0), ("after", 1), ("half", 1)])
-async def test_a_lost_connection(scene: Scene, when: str, records: int) -> None:
+async def test_an_injected_disconnection_ends_the_connection(scene: Scene, when: str, records: int) -> None:
     scene.faults.disconnect("Produce", when)
     async with await scene.connect() as client:
         await client.send(produce_request("t", {0: batch(b"v")}), 9)
@@ -303,7 +303,7 @@ async def test_a_lost_connection(scene: Scene, when: str, records: int) -> None:
     assert len(received) == ((len(whole) + 4) // 2 if when == "half" else 0)
 
 
-async def test_a_lost_connection_where_no_answer_is_expected(scene: Scene) -> None:
+async def test_an_injected_disconnection_works_without_an_expected_response(scene: Scene) -> None:
     scene.faults.disconnect("Produce", "half")
     async with await scene.connect() as client:
         await client.send(produce_request("t", {0: batch(b"v")}, acks=0), 9)
@@ -311,19 +311,19 @@ async def test_a_lost_connection_where_no_answer_is_expected(scene: Scene) -> No
     assert await written(scene) == 1
 
 
-async def test_a_delayed_answer_comes_later_but_is_done_at_once(scene: Scene) -> None:
+async def test_a_delayed_request_is_processed_at_once_and_answered_later(scene: Scene) -> None:
     scene.faults.delay("Produce", 40)
     loop = asyncio.get_running_loop()
     async with await scene.connect() as client:
         begin = loop.time()
         await client.send(produce_request("t", {0: batch(b"v")}), 9)
         await client.receive_frame()
-        # uvloop counts whole milliseconds, from the begin of its pass.
+        # uvloop counts whole milliseconds, from the start of its pass.
         assert loop.time() - begin > 0.035
         begin = loop.time()
 
 
-async def test_a_throttled_client_is_told_and_its_next_request_waits(scene: Scene) -> None:
+async def test_a_throttled_client_receives_the_time_and_its_next_request_waits(scene: Scene) -> None:
     scene.faults.throttle("Metadata", 50)
     loop = asyncio.get_running_loop()
     async with await scene.connect() as client:
@@ -344,7 +344,7 @@ async def test_faults_of_one_kind_leave_the_others_alone(scene: Scene) -> None:
     ]
 
 
-async def test_every_request_that_can_fail_says_so_in_a_response_that_can_be_read(scene: Scene) -> None:
+async def test_every_error_response_can_be_decoded(scene: Scene) -> None:
     requests: dict[type[Request[Response]], Request[Response]] = {
         ProduceRequest: produce_request("t", {0: batch(b"v")}),
         FetchRequest: fetch_request("t", {0: 0}, version=12),
@@ -361,8 +361,8 @@ async def test_every_request_that_can_fail_says_so_in_a_response_that_can_be_rea
 
 
 @pytest.mark.parametrize("key", HANDLERS, ids=lambda key: key.name)
-def test_an_error_has_its_place_in_every_version_of_every_response(key: ApiKey) -> None:
-    """Asked for one of everything, each response says the error once, and can be written and read."""
+def test_an_error_has_a_field_in_every_version_of_every_response(key: ApiKey) -> None:
+    """For a request with one element of everything, each response has the error once, and can be decoded."""
     request_class = APIS[key].request
     for version in HANDLERS[key].versions:
         request = decode(request_class, version, b"".join(encode(_with_one_of_each(request_class, version), version)))
@@ -373,7 +373,7 @@ def test_an_error_has_its_place_in_every_version_of_every_response(key: ApiKey) 
 
 
 def _with_one_of_each(message_class: type[Message], version: int) -> Message:
-    """A message with one element in each of its arrays, as far as the version has them."""
+    """Return a message with one element in each of its arrays, if the version has them."""
     values: dict[str, object] = {}
     for field in message_class.schema.fields:
         if version not in field.versions:

@@ -1,4 +1,4 @@
-"""Transactional batches over the wire: who may write them, who reads them, and what is told of their producers."""
+"""Transactional batches over the wire: producing, fetching, and the description of their producers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FENCED, ABORTABLE = 90, 120
 
 @pytest.fixture
 async def scene() -> AsyncIterator[Scene]:
-    """One node, whose logs do not roll although markers have the time of today and records another."""
+    """One node with logs that do not roll, although markers have today's time and records another one."""
     async with a_scene(log__roll__ms=10**15) as scene:
         yield scene
 
@@ -131,7 +131,7 @@ async def test_batches_of_two_producers_are_refused_as_a_whole(scene: Scene) -> 
         (49, (49, 49, 49)),
     ],
 )
-async def test_errors_of_the_coordinator_are_answered_as_clients_know_them(
+async def test_errors_of_the_coordinator_are_translated_for_older_clients(
     scene: Scene, code: int, answers: tuple[int, int, int]
 ) -> None:
     for version, expected in zip((10, 11, 12), answers, strict=True):
@@ -146,7 +146,7 @@ async def test_errors_of_the_coordinator_are_answered_as_clients_know_them(
             assert "Unable to verify the partition has been added to the transaction" in (found[0].error_message or "")
 
 
-async def test_a_transaction_that_is_still_ending_is_waited_for_a_while() -> None:
+async def test_a_transaction_that_is_ending_is_awaited_for_a_while() -> None:
     async with a_scene(add__partitions__to__txn__retry__backoff__ms=1) as scene:
         verifier = serve(scene, CONCURRENT, CONCURRENT)
         assert await produce_code(scene, of_transaction(b"a")) == 0
@@ -162,7 +162,7 @@ async def test_a_transaction_that_does_not_end_is_answered_as_concurrent() -> No
 
 
 async def test_a_marker_during_verification_refuses_the_batch(scene: Scene) -> None:
-    """The transaction that was verified has ended; the batch would begin one that nobody ends."""
+    """The verified transaction has ended, so the batch would begin one that has no end."""
     verifier = serve(scene)
     verifier.meanwhile = lambda: end(scene, epoch=0, version=1)
     assert await produce_code(scene, of_transaction(b"a"), 11) == INVALID_STATE
@@ -300,7 +300,7 @@ async def test_the_end_for_readers_of_committed_records_is_the_last_stable_offse
     assert [await offset(-1, level) for level in (0, 1)] == [4, 4]
 
 
-async def test_deleted_records_take_the_last_stable_offset_along(scene: Scene) -> None:
+async def test_deleting_records_moves_the_last_stable_offset(scene: Scene) -> None:
     serve(scene)
     await produce_code(scene, of_transaction(b"a", b"b"))
     partition = scene.partition(0)
@@ -312,7 +312,7 @@ async def test_deleted_records_take_the_last_stable_offset_along(scene: Scene) -
     assert [(each.producer_id, each.first_offset) for each in answer.aborted_transactions or ()] == [(PRODUCER, 0)]
 
 
-async def test_a_marker_is_refused_where_its_coordinator_was_replaced(scene: Scene) -> None:
+async def test_a_marker_of_a_replaced_coordinator_is_refused(scene: Scene) -> None:
     serve(scene)
     partition = scene.partition(0)
     partition.append_marker(PRODUCER, 0, committed=True, coordinator_epoch=2, transaction_version=1)

@@ -43,7 +43,7 @@ async def place(request: pytest.FixtureRequest, authority: trustme.CA) -> AsyncI
 
 @pytest.fixture
 async def tcp() -> AsyncIterator[Place]:
-    """TCP alone."""
+    """TCP only."""
     made = Place("tcp", StreamListener(), StreamConnector())
     yield made
     await made.shut()
@@ -51,7 +51,7 @@ async def tcp() -> AsyncIterator[Place]:
 
 @pytest.fixture
 async def memory() -> AsyncIterator[Place]:
-    """Memory alone: nothing happens but in the turns of the loop."""
+    """Memory only: everything happens in callbacks of the loop."""
     network = MemoryNetwork()
     made = Place("memory", network, network)
     yield made

@@ -21,7 +21,7 @@ async def echo(connection: ServerConnection, frame: memoryview) -> Reply:
 
 
 class Client:
-    """A client that says what it is told and keeps what it hears."""
+    """A client that sends given bytes and keeps the received ones."""
 
     transport: Transport
 
@@ -58,7 +58,7 @@ class Client:
                 await self._changed.wait()
 
     async def answer(self) -> bytes:
-        """The next answer."""
+        """Return the next response."""
         await self.until(lambda: self.is_lost or len(self.received) >= 4)
         if len(self.received) < 4:
             raise EOFError
@@ -75,7 +75,7 @@ class Client:
 
 
 class Place:
-    """Where servers listen, and how clients get there."""
+    """The network of a server, and how clients connect to it."""
 
     def __init__(self, kind: str, listener: Listener, connector: Connector) -> None:
         self.kind = kind

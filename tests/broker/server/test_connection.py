@@ -1,4 +1,4 @@
-"""One connection: order, mutes, what its replies do, what comes before its end."""
+"""One connection: order, mute states, effects of its replies, and the steps before its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.waiting import until
 
 
 class Gate:
-    """An answerer that answers when it is told."""
+    """An answer function that responds on command."""
 
     def __init__(self):
         self.waiting = []
@@ -78,7 +78,7 @@ async def test_requests_of_a_connection_are_answered_one_by_one_in_order(place, 
 
 
 async def test_a_connection_starts_at_most_one_request_per_loop_iteration(memory):
-    """A burst of requests leaves turns to everybody else."""
+    """A burst of requests leaves time to other callbacks."""
     seen = []
 
     async def answer(connection, frame):
@@ -98,7 +98,7 @@ async def test_a_connection_starts_at_most_one_request_per_loop_iteration(memory
 def test_every_mute_state_has_a_way_back_to_unmuted():
     assert {state for state, _ in TRANSITIONS} == set(Mute)
     assert set(TRANSITIONS.values()) == set(Mute)
-    # Each way back leads to where the next request is taken.
+    # From each state some events lead back to the unmuted one.
     for start in Mute:
         seen = {start}
         while new := {TRANSITIONS[key] for key in TRANSITIONS if key[0] in seen} - seen:
@@ -107,7 +107,7 @@ def test_every_mute_state_has_a_way_back_to_unmuted():
 
 
 class Peerless:
-    """A transport that keeps what is done to it, and an owner that lets everything happen."""
+    """A transport that records its calls, and an owner that allows everything."""
 
     peer = "test:1"
 
@@ -152,7 +152,7 @@ class Peerless:
 
 
 class SlowPeer(Peerless):
-    """Takes no answer until it is told to."""
+    """A peer that reads no response until it is told to."""
 
     def write(self, buffers):
         super().write(buffers)
@@ -176,7 +176,7 @@ async def test_an_impossible_event_is_an_error_and_changes_nothing(state, event)
 
 
 class MuteMachine(RuleBasedStateMachine):
-    """Requests, answers, slow peers, throttles and lack of memory in any order; nothing stays stuck."""
+    """Requests, responses, slow peers, throttling and lack of memory in any order; nothing stays stuck."""
 
     def __init__(self):
         super().__init__()
@@ -268,13 +268,13 @@ async def test_requests_written_before_the_end_are_all_processed(place, size):
 
 
 def unacknowledged(writer):
-    """The bytes that the peer's kernel has not got yet: a reset throws them away."""
+    """The bytes that the peer's kernel has not acknowledged: a reset discards them."""
     socket = writer.get_extra_info("socket")
     return int.from_bytes(fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
 async def test_requests_are_processed_although_their_answers_cannot_be_sent(tcp):
-    """The client goes with answers unread, which resets the connection under the broker's next answer."""
+    """The client closes with responses unread, which resets the connection under the broker's next response."""
     seen = []
 
     async def answer(connection, frame):
@@ -308,7 +308,7 @@ async def test_half_a_request_before_the_end_is_dropped(place):
     assert seen == [b"whole"]
 
 
-async def test_a_request_is_memory_of_its_own(place):
+async def test_each_request_has_its_own_memory(place):
     kept = []
 
     async def answer(connection, frame):
@@ -324,7 +324,7 @@ async def test_a_request_is_memory_of_its_own(place):
     assert kept == [b"!" + bytes([65 + number]) * (number * 9_000) for number in range(20)]
 
 
-async def test_an_answer_may_be_nothing_or_several_buffers(place):
+async def test_a_response_may_be_empty_or_several_buffers(place):
     replies = [Reply(), Reply([struct.pack(">i", 6), b"abc", memoryview(b"def")]), Reply([])]
 
     async def answer(connection, frame):
@@ -363,7 +363,7 @@ async def test_abort_instead_of_an_answer(place):
     await until(lambda: not server.connections)
 
 
-async def test_a_throttle_answers_now_and_reads_the_next_request_later(place):
+async def test_throttling_delays_the_next_request_and_not_the_response(place):
     loop = asyncio.get_running_loop()
     taken = []
 
@@ -382,7 +382,7 @@ async def test_a_throttle_answers_now_and_reads_the_next_request_later(place):
     assert taken[1] - taken[0] >= 0.049
 
 
-async def test_a_throttled_connection_ends_when_all_is_processed(place):
+async def test_a_throttled_connection_ends_after_its_last_request(place):
     taken = []
 
     async def answer(connection, frame):
@@ -397,7 +397,7 @@ async def test_a_throttled_connection_ends_when_all_is_processed(place):
     assert taken == [b"1", b"2", b"3"]
 
 
-async def test_an_exception_ends_its_connection_alone(place, caplog):
+async def test_an_exception_ends_only_its_own_connection(place, caplog):
     async def answer(connection, frame):
         if frame == b"bad":
             raise ZeroDivisionError("unheard of")
@@ -413,7 +413,7 @@ async def test_an_exception_ends_its_connection_alone(place, caplog):
     assert len(server.connections) == 1
 
 
-async def test_an_answer_that_is_none_ends_its_connection_alone(place, caplog):
+async def test_an_invalid_reply_ends_only_its_own_connection(place, caplog):
     async def answer(connection, frame):
         return Reply([b"ok", "text"]) if frame == b"bad" else await echo(connection, frame)
 
@@ -438,7 +438,7 @@ async def test_an_invalid_size_ends_only_its_own_connection(place, size, caplog)
     assert await other.answer() == bytes(1000)
 
 
-async def test_requests_are_read_ahead_only_so_far(place):
+async def test_read_ahead_of_requests_is_limited(place):
     gate = Gate()
     server = await place.server(gate)
     client = await place.client(server)
@@ -454,7 +454,7 @@ async def test_requests_are_read_ahead_only_so_far(place):
         assert connection.memory <= 2 * 30_000 + READ_AHEAD + 130 * 1024 + 1000
 
 
-async def test_the_next_request_waits_until_the_peer_takes_the_answer(place):
+async def test_the_next_request_waits_until_the_peer_reads_the_response(place):
     answered = 0
 
     async def answer(connection, frame):
@@ -468,7 +468,7 @@ async def test_the_next_request_waits_until_the_peer_takes_the_answer(place):
     client.ask(*[b"more"] * 50)
     await until(lambda: answered)
     await turns(300)
-    # What the sockets hold of it may be a few megabytes.
+    # The sockets' buffers may hold a few megabytes.
     assert answered <= 5
     (connection,) = server.connections
     assert connection.mute is Mute.SENDING
@@ -478,7 +478,7 @@ async def test_the_next_request_waits_until_the_peer_takes_the_answer(place):
     assert answered == 50
 
 
-async def test_what_handlers_see(place):
+async def test_handlers_have_the_peer_and_state_of_their_connection(place):
     server = await place.server()
     client = await place.client(server)
     client.ask(b"hello")

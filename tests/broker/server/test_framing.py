@@ -1,4 +1,4 @@
-"""However the stream is cut, it gives the same frames, and memory follows the bytes received."""
+"""The same frames result from any cuts of the stream, and memory follows the bytes received."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_any_cuts_give_the_same_frames(frames, cuts, eager):
     takes=st.lists(st.integers(0, 6), max_size=13),
 )
 def test_frames_do_not_depend_on_when_they_are_taken(frames, cuts, takes):
-    """Feeding goes on when it should not, too: what is fed then is kept as it is."""
+    """Bytes that are fed although the reader is full are kept unparsed."""
     expected = [bytes([number % 251]) * size for number, size in enumerate(frames)]
     reader = FrameReader(1 << 20)
     found = []
@@ -85,7 +85,7 @@ def test_an_invalid_size_fails_after_the_frames_before_it(cuts, size):
 
 @settings(max_examples=50, deadline=None)
 @given(size=st.integers(0, 2**31 - 1), parts=st.lists(st.integers(1, 30_000), max_size=20))
-def test_memory_follows_what_came_and_never_what_was_announced(size, parts):
+def test_memory_depends_on_received_bytes_and_not_on_announced_sizes(size, parts):
     reader = FrameReader(2**31 - 1)
     reader.feed(struct.pack(">i", size))
     fed = 4
@@ -110,7 +110,7 @@ def test_a_flood_of_empty_frames_is_bounded():
     assert count == len(flood) // 4
 
 
-def test_how_much_is_read_ahead():
+def test_the_reader_is_full_behind_a_frame_and_the_read_ahead():
     reader = FrameReader(1 << 30)
     reader.feed(framed(bytes(500_000)))
     assert not reader.is_full
@@ -133,7 +133,7 @@ def test_the_end_inside_a_frame_is_visible(cut):
     assert reader.memory == 0
 
 
-def test_clear_forgets_everything():
+def test_clear_drops_frames_and_bytes():
     reader = FrameReader(READ_AHEAD)
     for _ in range(3):
         reader.feed(framed(bytes(READ_AHEAD)) + b"\0")

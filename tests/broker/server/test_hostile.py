@@ -1,4 +1,4 @@
-"""Whatever a client sends, or does not: the server serves the others, and its memory stays within what it says."""
+"""Hostile clients: the server continues to serve the others, within its limit of memory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_random_bytes(place, data, how):
     await is_served(place, server)
 
 
-async def test_two_gigabytes_announced_cost_nothing(place):
+async def test_an_announced_size_of_2_gib_takes_no_memory(place):
     server = await place.server(max_request_bytes=2**31 - 1)
     tracemalloc.start()
     try:
@@ -60,7 +60,7 @@ async def test_two_gigabytes_announced_cost_nothing(place):
     await is_served(place, server)
 
 
-async def test_slow_loris_byte_by_byte(place):
+async def test_a_slow_loris_does_not_stop_other_clients(place):
     server = await place.server()
     clients = [await place.client(server) for _ in range(20)]
     message = framed(b"a request that takes its time")
@@ -74,7 +74,7 @@ async def test_slow_loris_byte_by_byte(place):
 
 
 @pytest.mark.parametrize("said", [b"", b"\0", struct.pack(">i", 100 * 1024 * 1024) + b"only this"])
-async def test_hundreds_of_half_open_connections(tcp, said):
+async def test_hundreds_of_half_open_connections_do_not_stop_other_clients(tcp, said):
     server = await tcp.server()
     await is_served(tcp, server)
     await until(lambda: not server.connections)
@@ -94,7 +94,7 @@ async def test_hundreds_of_half_open_connections(tcp, said):
     finally:
         tracemalloc.stop()
     assert each < 8_000
-    # A connection that has nothing to do has no task.
+    # An idle connection has no task.
     assert len(asyncio.all_tasks()) == 1
     await is_served(tcp, server)
     for sock in sockets:
@@ -102,7 +102,7 @@ async def test_hundreds_of_half_open_connections(tcp, said):
     await until(lambda: not server.connections)
 
 
-async def test_peers_that_never_read_their_answers(place):
+async def test_peers_that_never_read_do_not_stop_other_clients(place):
     answered = 0
 
     async def answer(connection, frame):
@@ -126,7 +126,7 @@ async def test_peers_that_never_read_their_answers(place):
     assert len(await other.answer()) == 1_000_000
 
 
-async def test_clients_that_come_and_go_in_every_way(place):
+async def test_clients_may_connect_and_disconnect_in_every_way(place):
     chance = random.Random(1)
     server = await place.server()
     for number in range(150):

@@ -20,7 +20,7 @@ VERSION = 12
 
 
 def response(header, request):
-    """Says what was asked, in a field that can hold it."""
+    """A response with the request's content, in a field that can hold it."""
     asked = ",".join(topic.name for topic in request.topics)
     message = MetadataResponse(cluster_id=f"{header.client_id}:{asked}")
     return encode_response(message, header.request_api_version, header.correlation_id)
@@ -37,7 +37,7 @@ def about(name):
 
 @pytest.fixture
 def peer_of(place):
-    """``peer_of(server, **options)``: a client of it that is closed at the end."""
+    """``peer_of(server, **options)``: a client of the server, closed at the end of the test."""
     made = []
 
     def make(server, **options):
@@ -61,7 +61,7 @@ async def test_requests_are_answered_one_after_the_other(place, peer_of):
     assert peer.is_connected
 
 
-async def test_a_request_with_no_such_version_changes_nothing(place, peer_of):
+async def test_a_request_of_an_unknown_version_changes_nothing(place, peer_of):
     server = await place.server(metadata)
     peer = peer_of(server)
     with pytest.raises(UnsupportedVersionError):
@@ -69,7 +69,7 @@ async def test_a_request_with_no_such_version_changes_nothing(place, peer_of):
     assert (await peer.request(about("x"), VERSION, 10)).cluster_id == "None:x"
 
 
-async def test_a_deadline_resets_the_connection_and_the_next_request_makes_another(place, peer_of):
+async def test_a_deadline_resets_the_connection_and_the_next_request_opens_another(place, peer_of):
     silent = True
 
     async def answer(connection, frame):
@@ -86,7 +86,7 @@ async def test_a_deadline_resets_the_connection_and_the_next_request_makes_anoth
     assert (await peer.request(about("y"), VERSION, 10)).cluster_id == "None:y"
 
 
-async def test_a_request_that_waits_for_its_turn_has_its_own_deadline(place, peer_of):
+async def test_a_waiting_request_has_its_own_deadline(place, peer_of):
     go = asyncio.Event()
 
     async def answer(connection, frame):
@@ -104,7 +104,7 @@ async def test_a_request_that_waits_for_its_turn_has_its_own_deadline(place, pee
 
 
 @pytest.mark.parametrize("count", range(0, 12, 2))
-async def test_cancelled_anywhere_it_leaves_nothing_behind(place, peer_of, count):
+async def test_a_request_that_is_cancelled_anywhere_leaves_nothing_behind(place, peer_of, count):
     server = await place.server(metadata)
     peer = peer_of(server)
     asking = asyncio.ensure_future(peer.request(about("x"), VERSION, 10))
@@ -115,7 +115,7 @@ async def test_cancelled_anywhere_it_leaves_nothing_behind(place, peer_of, count
     await until(lambda: len(server.connections) == 1)
 
 
-async def test_nobody_listens(place, peer_of):
+async def test_a_refused_connection_is_an_os_error(place, peer_of):
     server = await place.server(metadata)
     peer = peer_of(server)
     await server.stop()
@@ -148,7 +148,7 @@ async def test_a_connection_lost_before_the_response(place, peer_of, reply):
         (framed(bytes(10)) + framed(bytes(10)), "received bytes that belong to no request"),
     ],
 )
-async def test_a_response_that_is_none(place, peer_of, wrong, text):
+async def test_an_invalid_response_is_a_protocol_error(place, peer_of, wrong, text):
     wrongs = [wrong]
 
     async def answer(connection, frame):
@@ -162,7 +162,7 @@ async def test_a_response_that_is_none(place, peer_of, wrong, text):
     assert (await peer.request(about("y"), VERSION, 10)).cluster_id == "None:y"
 
 
-async def test_a_server_that_comes_back(place, peer_of):
+async def test_the_next_request_reaches_a_restarted_server(place, peer_of):
     server = await place.server(metadata)
     peer = peer_of(server)
     await peer.request(about("x"), VERSION, 10)
@@ -173,7 +173,7 @@ async def test_a_server_that_comes_back(place, peer_of):
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 20])
-async def test_close_fails_what_waits(place, peer_of, count):
+async def test_close_fails_waiting_requests(place, peer_of, count):
     async def answer(connection, frame):
         return await asyncio.get_running_loop().create_future()
 

@@ -1,4 +1,4 @@
-"""All requests together take only so much memory, nobody waits for ever, and whoever holds others up is closed."""
+"""The memory of all requests is limited, every connection continues in time, and stalled ones are closed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECEIVE = 128 * 1024
 
 
 @pytest.mark.parametrize("held", [2_000_000, 300_000, 1])
-async def test_many_large_requests_at_once_stay_within_the_bound_and_all_come_through(place, held):
+async def test_many_large_requests_at_once_stay_within_the_limit_and_all_succeed(place, held):
     peak = 0
 
     async def answer(connection, frame):
@@ -33,11 +33,11 @@ async def test_many_large_requests_at_once_stay_within_the_bound_and_all_come_th
         client.ask(struct.pack(">i", number) * (LARGE // 4))
     for number, client in enumerate(clients):
         assert await client.answer() == struct.pack(">i", number)
-    # The bound, one request beyond it, and what each connection may hold unasked (two receives where it was doubled).
+    # The limit, one request beyond it, and what each connection may hold before it waits (two receives when doubled).
     assert peak <= held + LARGE + len(clients) * 2 * RECEIVE
 
 
-async def test_who_waited_first_goes_on_first(memory):
+async def test_waiting_connections_continue_in_the_order_of_their_waiting(memory):
     order = []
 
     async def answer(connection, frame):
@@ -60,7 +60,7 @@ async def test_who_waited_first_goes_on_first(memory):
 
 
 async def test_a_connection_between_requests_does_not_wait(place):
-    """Small requests that come whole go on, even while there is no memory for large ones."""
+    """Small requests that arrive whole are served, even while there is no memory for large ones."""
     go = asyncio.Event()
 
     async def answer(connection, frame):
@@ -79,7 +79,7 @@ async def test_a_connection_between_requests_does_not_wait(place):
     assert await large.answer() == b"done"
 
 
-async def test_whoever_holds_memory_and_stands_still_while_others_wait_is_closed(place, caplog):
+async def test_a_stalled_connection_that_holds_memory_is_closed_while_others_wait(place, caplog):
     async def answer(connection, frame):
         return Reply([framed(b"done")])
 
@@ -94,7 +94,7 @@ async def test_whoever_holds_memory_and_stands_still_while_others_wait_is_closed
     assert "has made no progress for 0.04 s, while others wait for memory" in caplog.text
 
 
-async def test_nobody_is_closed_for_standing_still_while_nobody_waits(memory):
+async def test_stalled_connections_stay_open_while_no_other_waits(memory):
     async def answer(connection, frame):
         return Reply([framed(b"done")])
 
@@ -106,7 +106,7 @@ async def test_nobody_is_closed_for_standing_still_while_nobody_waits(memory):
     assert await client.answer() == b"done"
 
 
-async def test_byte_by_byte_is_standing_still(place):
+async def test_sending_byte_by_byte_counts_as_stalled(place):
     async def answer(connection, frame):
         return Reply([framed(b"done")])
 
@@ -123,7 +123,7 @@ async def test_byte_by_byte_is_standing_still(place):
     assert answered.result() == b"done"
 
 
-async def test_a_peer_that_takes_no_answers_and_holds_requests_is_closed_while_others_wait(place):
+async def test_a_peer_that_reads_no_responses_is_closed_while_others_wait(place):
     async def answer(connection, frame):
         return Reply([framed(bytes(30_000_000 if frame == b"flood" else 4))])
 
@@ -132,7 +132,7 @@ async def test_a_peer_that_takes_no_answers_and_holds_requests_is_closed_while_o
     deaf.transport.pause_reading()
     deaf.ask(b"flood", bytes(200_000))
     await until(lambda: server.memory.used >= 200_000)
-    # Two of them: the first goes on without memory, the second waits.
+    # Two of them: the first continues without memory, the second waits.
     honest = [await place.client(server) for _ in range(2)]
     for client in honest:
         client.ask(bytes(LARGE))
@@ -142,7 +142,7 @@ async def test_a_peer_that_takes_no_answers_and_holds_requests_is_closed_while_o
 
 
 @pytest.mark.parametrize("how", ["close", "abort"])
-async def test_memory_of_those_who_go_is_free(place, how):
+async def test_memory_of_closed_connections_is_released(place, how):
     server = await place.server(queued_max_bytes=200_000)
     clients = [await place.client(server) for _ in range(5)]
     for client in clients:
@@ -155,7 +155,7 @@ async def test_memory_of_those_who_go_is_free(place, how):
     assert server.memory.waiting == 0
 
 
-async def test_without_a_bound_nobody_waits(memory):
+async def test_without_a_limit_no_connection_waits(memory):
     server = await memory.server(queued_max_bytes=-1, serve=False)
     clients = [await memory.client(server) for _ in range(5)]
     for client in clients:

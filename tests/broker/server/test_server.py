@@ -1,4 +1,4 @@
-"""The server: how it starts and stops, how many it takes, whom it closes for doing nothing."""
+"""The server: start, stop, limits of connections, and the end of idle ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.broker.server.serving import echo, framed, turns
 from tests.waiting import until
 
 
-async def test_the_port_is_known_and_connections_are_taken_before_requests_are(place):
+async def test_the_port_is_known_and_connections_are_accepted_before_requests_are(place):
     server = await place.server(serve=False)
     assert server.host == "127.0.0.1"
     client = await place.client(server)
@@ -27,7 +27,7 @@ async def test_the_port_is_known_and_connections_are_taken_before_requests_are(p
     assert await client.answer() == b"early"
 
 
-async def test_a_server_that_was_not_started():
+async def test_a_server_that_was_not_started_has_no_port():
     server = Server(echo)
     with pytest.raises(RuntimeError, match="has not been started"):
         assert server.port
@@ -42,7 +42,7 @@ async def test_a_server_starts_once(memory):
         await server.start(StreamListener(), "127.0.0.1", 0)
 
 
-async def test_a_port_that_is_taken(tcp):
+async def test_a_port_in_use_is_an_error(tcp):
     server = await tcp.server()
     other = Server(echo)
     with pytest.raises(OSError, match=rf"cannot listen at 127\.0\.0\.1:{server.port}: "):
@@ -50,7 +50,7 @@ async def test_a_port_that_is_taken(tcp):
     await other.stop()
 
 
-async def test_a_graceful_stop_answers_what_is_being_answered_and_no_more(place):
+async def test_a_graceful_stop_finishes_only_requests_in_progress(place):
     answering = asyncio.Event()
     go = asyncio.Event()
     seen = []
@@ -102,7 +102,7 @@ async def test_a_graceful_stop_has_a_deadline(place):
     await client.lost()
 
 
-async def test_a_stop_waits_for_no_peer_that_takes_nothing(place):
+async def test_a_stop_does_not_wait_for_a_peer_that_reads_nothing(place):
     async def answer(connection, frame):
         return Reply([framed(bytes(50_000_000))])
 
@@ -134,7 +134,7 @@ async def test_abort_resets_everything_at_once(place):
         assert isinstance(await client.lost(), ConnectionError)
 
 
-async def test_abort_the_moment_a_request_was_taken(memory):
+async def test_abort_before_the_first_step_of_an_answer_leaves_no_task(memory):
     """The task that would answer it is cancelled before its first step."""
     server = await memory.server()
     client = await memory.client(server)
@@ -165,7 +165,7 @@ async def test_a_stop_that_is_cancelled_leaves_nothing_open(place):
     assert not server.connections
 
 
-async def test_an_answer_that_aborts_its_connection_while_it_is_made(place):
+async def test_a_handler_may_abort_its_own_connection(place):
     async def answer(connection, frame):
         connection.abort()
         await turns(5)
@@ -179,7 +179,7 @@ async def test_an_answer_that_aborts_its_connection_while_it_is_made(place):
     await until(lambda: not server.connections)
 
 
-async def test_a_connection_too_many_is_reset_and_the_others_go_on(place, caplog):
+async def test_a_connection_beyond_the_limit_is_reset_and_the_others_continue(place, caplog):
     server = await place.server(max_connections=3)
     clients = [await place.client(server) for _ in range(3)]
     for client in clients:
@@ -205,7 +205,7 @@ async def test_a_connection_too_many_is_reset_and_the_others_go_on(place, caplog
     assert await client.answer() == b"room again"
 
 
-async def test_connections_of_one_host(tcp, caplog):
+async def test_connections_of_one_host_are_limited(tcp, caplog):
     server = await tcp.server(max_connections_per_ip=2)
     for _ in range(2):
         client = await tcp.client(server)
@@ -239,7 +239,7 @@ async def test_a_connection_counts_until_its_last_request_is_answered(place):
 
 async def test_only_connections_that_are_idle_too_long_are_closed(place, caplog):
     caplog.set_level(logging.INFO)
-    # A machine that stops for a second makes nobody idle.
+    # A pause of the machine for a second makes no connection idle.
     server = await place.server(connections_max_idle_ms=2000)
     loop = asyncio.get_running_loop()
     begin = loop.time()
@@ -263,7 +263,7 @@ async def test_idle_connections_are_closed_one_by_one_the_longest_idle_first(mem
     connections = list(server.connections)
     assert len(connections) == 6
     server.active(connections[0])
-    # Blocks the loop, so that all of them are idle too long at once.
+    # Blocks the loop, so that all connections are idle too long at once.
     time.sleep(0.25)  # noqa: ASYNC251
     while len(caplog.records) < 6:
         before = len(caplog.records)
@@ -280,7 +280,7 @@ async def test_a_connection_with_a_request_in_progress_is_not_idle(place):
         await go.wait()
         return await echo(connection, frame)
 
-    # Long enough that also on a busy machine the request is there before that.
+    # Long enough for the request to arrive before, also on a busy machine.
     server = await place.server(answer, connections_max_idle_ms=300)
     client = await place.client(server)
     client.ask(b"a long poll")
@@ -303,7 +303,7 @@ async def test_a_peer_that_reads_nothing_is_idle(place):
     await until(lambda: not server.connections)
 
 
-async def test_nobody_is_closed_for_idleness_where_there_is_no_limit(memory):
+async def test_idle_connections_stay_open_without_a_limit(memory):
     server = await memory.server(connections_max_idle_ms=-1)
     client = await memory.client(server)
     await until(lambda: server.connections)

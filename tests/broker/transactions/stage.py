@@ -1,4 +1,4 @@
-"""A cluster in memory with transactional ids, and a stand-in for the logs that take markers."""
+"""A cluster in memory with transactional ids, and a stand-in for the logs that receive markers."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class Marked(NamedTuple):
 
 @dataclass
 class Markers:
-    """What stands in for the logs: markers are kept here, and count as replicated at once."""
+    """A stand-in for the logs: keeps markers, which count as replicated at once."""
 
     written: list[Marked] = field(default_factory=list)
     errors: list[KafkaError] = field(default_factory=list)
-    """Raised, one by one, instead of writing a marker."""
+    """Errors that are raised, one by one, instead of writing a marker."""
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let every partition write its markers here."""
+        """Make every partition write its markers here."""
         markers = self
 
         def append_marker(
@@ -90,12 +90,12 @@ class Markers:
         monkeypatch.setattr(Partition, "append_marker", append_marker, raising=False)
 
     def outcomes(self) -> list[tuple[str, int, bool]]:
-        """Where each marker is, and whether it commits."""
+        """The partition of each marker, and whether it commits."""
         return [(marked.topic, marked.index, marked.committed) for marked in self.written]
 
 
 class Stage(Scene):
-    """A cluster whose wall clock a test moves, and requests about transactions."""
+    """A cluster with a wall clock that a test moves, and requests about transactions."""
 
     def __init__(self, cluster: BrokerCluster, network: MemoryNetwork, clock: Clock, markers: Markers) -> None:
         super().__init__(cluster, network)
@@ -103,7 +103,7 @@ class Stage(Scene):
         self.markers = markers
 
     async def coordinator(self, transactional_id: str = "id") -> int:
-        """The node that coordinates a transactional id, once it has loaded what there is of it."""
+        """Return the node that coordinates a transactional id, after it has loaded the id's partition."""
         async with asyncio.timeout(TIMEOUT):
             while True:
                 node = self.cluster.image.alive_nodes()[0].node_id
@@ -134,14 +134,14 @@ class Stage(Scene):
     async def begun(
         self, *partitions: int, version: int = 4, transactional_id: str = "id", **options: object
     ) -> ProducerIdAndEpoch:
-        """A producer with an ongoing transaction of partitions of ``t``, begun by a client or (from 4 on) a leader."""
+        """Return a producer with an open transaction of partitions of ``t``; from version 4 on a leader adds them."""
         producer = await self.initialized(transactional_id=transactional_id, **options)
         code = await self.add(producer, *partitions, version=version, transactional_id=transactional_id)
         assert code == Code.NONE
         return producer
 
     async def initialized(self, **options: object) -> ProducerIdAndEpoch:
-        """A producer, once what was open before has ended."""
+        """Return a producer after its previous transaction has ended."""
         async with asyncio.timeout(TIMEOUT):
             while True:
                 answer = await self.init(**options)  # type: ignore[arg-type]  # the options of init
@@ -160,7 +160,7 @@ class Stage(Scene):
         verify_only: bool = False,
         node_id: int | None = None,
     ) -> int:
-        """Add partitions to a transaction; the code that all of them get."""
+        """Add partitions to a transaction; return the code of all of them."""
         codes = await self.added(
             producer,
             {topic: list(partitions)},
@@ -182,7 +182,7 @@ class Stage(Scene):
         verify_only: bool = False,
         node_id: int | None = None,
     ) -> dict[tuple[str, int], int]:
-        """Add partitions to a transaction; the code of each."""
+        """Add partitions to a transaction; return the code of each."""
         named = [AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()]
         node = node_id or await self.coordinator(transactional_id)
         if version < 4:
@@ -228,7 +228,7 @@ class Stage(Scene):
         return await self.ask(request, version, node_id or await self.coordinator(transactional_id))
 
     async def ended(self, producer: ProducerIdAndEpoch, *, commit: bool = True, version: int = 5) -> int:
-        """End a transaction, and again until the answer is final: its code."""
+        """End a transaction, repeated until the response is final; return its code."""
         async with asyncio.timeout(TIMEOUT):
             while True:
                 answer = await self.end(producer, commit=commit, version=version)
@@ -259,7 +259,7 @@ class Stage(Scene):
                 await asyncio.sleep(0.005)
 
     def transaction(self, node_id: int = 1, transactional_id: str = "id") -> Transaction:
-        """What a coordinator knows of a transactional id."""
+        """Return the coordinator's state of a transactional id."""
         found = self.broker(node_id).transactions.transaction(transactional_id)
         assert found is not None
         return found

@@ -28,16 +28,16 @@ from aioproducer.protocol.messages.transactions import AddPartitionsToTxnTopic, 
 from .stage import WALL_MS, Stage, staged
 
 NEW_AND_OLD = pytest.mark.parametrize("version", [5, 4], ids=["new", "old"])
-"""EndTxn's version says by which generation a transaction ends."""
+"""EndTxn's version determines the generation in which a transaction ends."""
 
 
 def of(version: int) -> int:
-    """The level of ``transaction.version`` of a cluster whose clients use EndTxn of ``version``."""
+    """The level of ``transaction.version`` of a cluster with clients that use EndTxn of ``version``."""
     return 2 if version == 5 else 1
 
 
 class TestTopic:
-    async def test_asking_for_a_coordinator_creates_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_finding_a_coordinator_creates_the_topic(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with staged(monkeypatch, 3, transaction__state__log__num__partitions=5) as stage:
             request = FindCoordinatorRequest(key_type=1, coordinator_keys=["a", "b"])
             first = await stage.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=["a"]), 6)
@@ -57,14 +57,14 @@ class TestTopic:
                 index = stage.broker().transactions.shards.partition_for(coordinator.key)
                 assert coordinator.node_id == topic.partitions[index].leader
 
-    async def test_asking_for_its_metadata_creates_it_alike(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_requesting_its_metadata_creates_the_same_topic(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with staged(monkeypatch, transaction__state__log__num__partitions=7) as stage:
             topics = [MetadataRequestTopic(name=TRANSACTION_STATE_TOPIC)]
             await stage.ask(MetadataRequest(topics=topics), 12)
             assert len(stage.cluster.image.topics[TRANSACTION_STATE_TOPIC].partitions) == 7
 
     async def test_all_of_its_partitions_are_coordinated_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Of a topic with as many partitions most logs were opened later, and nothing coordinated them then."""
+        """In a topic with as many partitions, most logs were once opened later, and then had no coordinator."""
         async with staged(monkeypatch, transaction__state__log__num__partitions=50) as stage:
             await stage.coordinator()
             transactions = stage.broker().transactions
@@ -73,13 +73,13 @@ class TestTopic:
             for name in names.values():
                 assert (await stage.init(transactional_id=name, node_id=1)).error_code == Code.NONE
 
-    def test_it_has_50_partitions_where_nothing_says_otherwise(self) -> None:
+    def test_it_has_50_partitions_by_default(self) -> None:
         assert BrokerConfig().transaction_state_log_num_partitions == 50
 
 
 class TestInitProducerId:
     @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-    async def test_a_time_out_beyond_the_limit_is_rejected(
+    async def test_a_timeout_beyond_the_limit_is_rejected(
         self, monkeypatch: pytest.MonkeyPatch, timeout_ms: int
     ) -> None:
         async with staged(monkeypatch) as stage:
@@ -87,7 +87,7 @@ class TestInitProducerId:
             assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (50, -1, -1)
             assert (await stage.describe()).error_code == Code.TRANSACTIONAL_ID_NOT_FOUND
 
-    async def test_another_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_the_limit_of_the_timeout_is_configurable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with staged(monkeypatch, transaction__max__timeout__ms=100) as stage:
             assert (await stage.init(timeout_ms=101)).error_code == Code.INVALID_TRANSACTION_TIMEOUT
             assert (await stage.init(timeout_ms=100)).error_code == Code.NONE
@@ -120,7 +120,7 @@ class TestInitProducerId:
             assert {marked.epoch for marked in stage.markers.written} == {first.epoch + 1}
             assert await stage.ended(first, version=version) == Code.PRODUCER_FENCED
 
-    async def test_a_stale_producer_that_goes_on_aborts_the_new_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_stale_producer_that_continues_aborts_the_new_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Measured on Apache Kafka: the epoch is checked only when there is no transaction."""
         async with staged(monkeypatch) as stage:
             stale = await stage.initialized()
@@ -131,10 +131,10 @@ class TestInitProducerId:
 
 
 class TestEndTxn:
-    """The table of answers measured on Apache Kafka."""
+    """The responses measured on Apache Kafka."""
 
     @NEW_AND_OLD
-    async def test_a_commit_and_its_repetition(self, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+    async def test_a_repeated_commit_succeeds(self, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
         async with staged(monkeypatch, transaction_version=of(version)) as stage:
             producer = await stage.begun(0, 1, version=4 if version == 5 else 3)
             answer = await stage.end(producer, version=version)
@@ -149,7 +149,7 @@ class TestEndTxn:
             assert (repeated.error_code, repeated.producer_id, repeated.producer_epoch) == (Code.NONE, *new)
 
     @NEW_AND_OLD
-    async def test_at_once_again_it_is_concurrent(self, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+    async def test_a_request_during_the_end_is_concurrent(self, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
         async with staged(monkeypatch, transaction_version=of(version)) as stage:
             producer = await stage.begun(0, version=4 if version == 5 else 3)
             stage.faults.postpone("WriteTxnMarkers", 60_000)
@@ -185,7 +185,7 @@ class TestEndTxn:
             assert await stage.ended(producer, commit=False, version=version) == Code.INVALID_TXN_STATE
 
     @NEW_AND_OLD
-    async def test_a_later_producer_fences_even_the_repetition(
+    async def test_a_later_producer_fences_the_repetition_too(
         self, monkeypatch: pytest.MonkeyPatch, version: int
     ) -> None:
         async with staged(monkeypatch, transaction_version=of(version)) as stage:
@@ -195,7 +195,7 @@ class TestEndTxn:
             assert await stage.ended(producer, version=version) == Code.PRODUCER_FENCED
 
     @NEW_AND_OLD
-    async def test_unknown_ids(self, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+    async def test_unknown_ids_are_rejected(self, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
         async with staged(monkeypatch) as stage:
             node = await stage.coordinator()
             answer = await stage.end(ProducerIdAndEpoch(5, 0), transactional_id="unknown", version=version)
@@ -207,7 +207,9 @@ class TestEndTxn:
             assert empty.error_code == Code.INVALID_REQUEST
 
     @NEW_AND_OLD
-    async def test_nothing_written_cannot_be_committed(self, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+    async def test_a_transaction_without_partitions_cannot_be_committed(
+        self, monkeypatch: pytest.MonkeyPatch, version: int
+    ) -> None:
         async with staged(monkeypatch) as stage:
             producer = await stage.initialized()
             assert (await stage.end(producer, version=version)).error_code == Code.INVALID_TXN_STATE
@@ -251,7 +253,9 @@ class TestEndTxn:
             assert await stage.ended(exhausted, version=4) == Code.INVALID_PRODUCER_ID_MAPPING
             assert await stage.add(ProducerIdAndEpoch(answer.producer_id, 0), 0, version=4) == Code.NONE
 
-    async def test_a_client_that_does_not_know_may_abort_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_client_that_lost_track_may_abort_without_a_transaction(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         async with staged(monkeypatch) as stage:
             producer = await stage.initialized()
             answer = await stage.end(producer, commit=False)
@@ -261,7 +265,7 @@ class TestEndTxn:
 
 
 class TestPartitions:
-    async def test_one_unknown_partition_fails_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_one_unknown_partition_fails_its_whole_transaction(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with staged(monkeypatch) as stage:
             producer = await stage.initialized()
             codes = await stage.added(producer, {"t": [0, 3], "none": [0]})
@@ -272,7 +276,7 @@ class TestPartitions:
             }
             assert (await stage.describe()).transaction_state == "Empty"
 
-    async def test_leaders_only_ask(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_verification_changes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with staged(monkeypatch) as stage:
             producer = await stage.begun(0)
             codes = await stage.added(producer, {"t": [0, 1]}, version=5, verify_only=True)
@@ -315,7 +319,7 @@ class TestPartitions:
 
 
 class TestAddOrVerify:
-    """What leaders ask coordinators on other nodes."""
+    """Requests of leaders to coordinators on other nodes."""
 
     async def ask(
         self, stage: Stage, node_id: int, producer: ProducerIdAndEpoch, *indexes: int, verify_only: bool = False
@@ -335,14 +339,16 @@ class TestAddOrVerify:
                 assert answer == [Code.TRANSACTION_ABORTABLE, Code.NONE, Code.NONE]
             assert stage.transaction(await stage.coordinator()).metadata.client_version == 2
 
-    async def test_a_fenced_producer_is_told_by_its_epoch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_fenced_producer_has_an_invalid_epoch(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with staged(monkeypatch) as stage:
             stale = await stage.initialized()
             await stage.initialized()
             assert await self.ask(stage, 1, stale, 0) == [Code.INVALID_PRODUCER_EPOCH]
             assert await self.ask(stage, 1, stale, 0, verify_only=True) == [Code.INVALID_PRODUCER_EPOCH]
 
-    async def test_without_a_coordinator_it_is_not_available(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_without_a_coordinator_the_code_is_coordinator_not_available(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         async with staged(monkeypatch) as stage:
             assert await self.ask(stage, 1, ProducerIdAndEpoch(1, 0), 0) == [Code.COORDINATOR_NOT_AVAILABLE]
 
@@ -354,7 +360,7 @@ class TestAddOrVerify:
             assert await self.ask(stage, 1, producer, 0, verify_only=True) == [Code.NONE]
 
     @pytest.mark.parametrize("verify_only", [True, False])
-    async def test_the_end_of_the_transaction_before_is_not_waited_for(
+    async def test_the_end_of_the_previous_transaction_is_not_awaited(
         self, monkeypatch: pytest.MonkeyPatch, verify_only: bool
     ) -> None:
         async with staged(monkeypatch) as stage:
@@ -365,7 +371,7 @@ class TestAddOrVerify:
             asked = await self.ask(stage, 1, following, 0, verify_only=verify_only)
             assert asked == [Code.CONCURRENT_TRANSACTIONS]
 
-    async def test_of_two_questions_about_one_id_the_older_one_gives_way(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_the_older_of_two_requests_about_one_id_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with staged(monkeypatch) as stage:
             producer = await stage.initialized()
             newer = ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
@@ -384,14 +390,14 @@ class TestAddOrVerify:
 
 
 class TestDescribing:
-    async def test_ids_that_cannot_be_described(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_undescribable_ids_have_their_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with staged(monkeypatch, 2) as stage:
             node = await stage.coordinator()
             assert (await stage.describe("", node)).error_code == Code.INVALID_REQUEST
             assert (await stage.describe("unknown", node)).error_code == Code.TRANSACTIONAL_ID_NOT_FOUND
             assert (await stage.describe("unknown", 3 - node)).error_code == Code.NOT_COORDINATOR
 
-    async def test_filters(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_listed_transactions_pass_all_filters(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with staged(monkeypatch) as stage:
             ongoing = await stage.begun(0, transactional_id="a-1")
             await stage.initialized(transactional_id="a-2")
@@ -413,21 +419,21 @@ class TestDescribing:
             assert await listed(2, transactional_id_pattern="a") == set()
             assert await listed(2, transactional_id_pattern="") == {"a-1", "a-2", "b-1"}
 
-    async def test_unknown_states_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_unknown_states_are_returned(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with staged(monkeypatch) as stage:
             await stage.initialized()
             response = await stage.ask(ListTransactionsRequest(state_filters=["Empty", "Gone", "Gone"]), 0)
             assert response.unknown_state_filters == ["Gone"]
             assert [state.transaction_state for state in response.transaction_states] == ["Empty"]
 
-    async def test_a_pattern_that_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_an_invalid_pattern_is_rejected(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with staged(monkeypatch) as stage:
             response = await stage.ask(ListTransactionsRequest(transactional_id_pattern="("), 2)
             assert response.error_code == 128
 
 
 class TestTime:
-    async def test_expired_ids_are_forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_expired_ids_are_deleted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with staged(monkeypatch, transactional__id__expiration__ms=1000) as stage:
             await stage.initialized()
             producer = await stage.begun(0, transactional_id="busy", timeout_ms=900_000)
@@ -444,7 +450,7 @@ class TestTime:
             assert (await stage.describe()).error_code == Code.TRANSACTIONAL_ID_NOT_FOUND
             assert (await stage.describe("busy")).transaction_state == "Ongoing"
 
-    async def test_time_outs_are_looked_for_again_and_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_timed_out_transactions_are_searched_for_periodically(self, monkeypatch: pytest.MonkeyPatch) -> None:
         interval = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 5}
         async with staged(monkeypatch, **interval) as stage:
             await stage.begun(0)

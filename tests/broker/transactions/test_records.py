@@ -1,4 +1,4 @@
-"""The records of ``__transaction_state``, byte for byte and there and back."""
+"""The records of ``__transaction_state``: their bytes, and round trips."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ metadata = st.builds(
 
 
 @given(names, st.none() | metadata, st.integers(1, 2))
-def test_records_come_back(transactional_id: str, value: TransactionMetadata | None, version: int) -> None:
+def test_records_round_trip(transactional_id: str, value: TransactionMetadata | None, version: int) -> None:
     if value is not None and value.state is TransactionState.EMPTY:
         value = replace(value, partitions=frozenset())
     record = TransactionRecord(transactional_id, value)
@@ -61,7 +61,7 @@ def test_a_cluster_with_new_transactions_writes_tagged_fields() -> None:
             "0001"  # version
             "0000000000000005"  # producer id
             "0003"  # epoch
-            "0000ea60"  # time-out
+            "0000ea60"  # timeout
             "02"  # PrepareCommit
             "02" + "02" + b"t".hex() + "03" + "00000000" + "00000001" + "00"  # one topic, two partitions
             "0000000000000008"  # last update
@@ -83,13 +83,13 @@ def test_a_cluster_with_the_first_transactions_writes_version_0() -> None:
     )
 
 
-def test_a_clients_version_that_cannot_be_written_is_an_error() -> None:
+def test_a_client_version_that_cannot_be_written_is_an_error() -> None:
     value = TransactionMetadata(5, 3, 60_000, TransactionState.ONGOING, client_version=2)
     with pytest.raises(KafkaError):
         encode_record(TransactionRecord("id", value), 0)
 
 
-def test_unknown_versions_are_left_alone() -> None:
+def test_unknown_versions_are_ignored() -> None:
     key, value = encode_record(TransactionRecord("id", TransactionMetadata(1, 0, 1, TransactionState.EMPTY)), 2)
     assert value is not None
     assert decode_record(b"\x00\x01" + key[2:], value) is None

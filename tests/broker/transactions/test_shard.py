@@ -27,7 +27,7 @@ S = TransactionState
 
 
 class Host:
-    """The coordinator of a shard, whose markers a test writes."""
+    """The coordinator of a shard; the test writes its markers."""
 
     transaction_version = 2
 
@@ -43,7 +43,7 @@ class Host:
 
 
 def stored(replica: Replica) -> dict[str, TransactionMetadata]:
-    """What the log says of each transactional id."""
+    """The last record of each transactional id in the log."""
     found: dict[str, TransactionMetadata] = {}
     for key, value in replica.records():
         record = decode_record(key, value)
@@ -100,7 +100,7 @@ async def test_the_last_record_of_each_id_is_loaded() -> None:
 
 
 @pytest.mark.parametrize("state", [S.PREPARE_COMMIT, S.PREPARE_ABORT])
-async def test_an_outcome_that_is_loaded_is_brought_to_its_end(state: S) -> None:
+async def test_a_loaded_outcome_is_completed(state: S) -> None:
     replica = Replica()
     keep(replica, TransactionMetadata(1, 6, 60_000, state, frozenset({("t", 0)}), NOW, client_version=2))
     shard, host = await loaded(replica)
@@ -136,7 +136,7 @@ async def test_the_end_is_written_when_the_last_partition_is_marked() -> None:
         (RecordTooLargeError(), Code.UNKNOWN_SERVER_ERROR),
     ],
 )
-async def test_a_failed_write_leaves_everything_as_it_is(
+async def test_a_failed_write_changes_nothing(
     error: NotEnoughReplicasError | NotLeaderOrFollowerError | KafkaStorageError | RecordTooLargeError, code: Code
 ) -> None:
     replica = Replica()
@@ -150,7 +150,7 @@ async def test_a_failed_write_leaves_everything_as_it_is(
     assert (transaction.metadata, transaction.pending, host.to_mark) == (ongoing(), None, [])
 
 
-async def test_a_new_id_whose_first_record_fails_is_forgotten() -> None:
+async def test_a_new_id_is_dropped_if_its_first_record_fails() -> None:
     shard, _ = await loaded(Replica())
     transaction = shard.transactions["id"] = Transaction.new("id", 1, 60_000, NOW)
     new = transaction.initialize(60_000, None, lambda: 2, NOW)
@@ -176,7 +176,7 @@ async def test_the_end_is_written_again_until_it_succeeds(monkeypatch: pytest.Mo
     assert len(replica.records()) == 3
 
 
-async def test_a_write_whose_time_is_up_stays_pending_until_its_fate_is_known() -> None:
+async def test_a_timed_out_write_stays_pending_until_its_outcome_is_known() -> None:
     replica = Replica()
     keep(replica, ongoing(timeout_ms=5))
     shard, host = await loaded(replica)
@@ -192,7 +192,7 @@ async def test_a_write_whose_time_is_up_stays_pending_until_its_fate_is_known() 
     assert host.to_mark == [transaction]
 
 
-async def test_a_closed_shard_answers_what_waits_and_changes_nothing_more() -> None:
+async def test_a_closed_shard_answers_waiting_requests_and_changes_nothing() -> None:
     replica = Replica(replicates=False)
     shard, host = await loaded(replica)
     transaction = shard.transactions["id"] = Transaction("id", ongoing(), is_logged=True)
@@ -214,7 +214,7 @@ async def test_expired_ids_get_a_tombstone() -> None:
     assert sorted(shard.transactions) == sorted(stored(replica)) == ["busy", "later"]
 
 
-async def test_a_tombstone_that_fails_is_written_another_time() -> None:
+async def test_a_failed_tombstone_is_written_again() -> None:
     replica = Replica()
     keep(replica, TransactionMetadata(1, 0, 60_000, S.EMPTY, last_update_ms=0))
     shard, _ = await loaded(replica)
@@ -236,8 +236,8 @@ STEPS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
-def test_the_cache_is_what_the_replicated_log_says(steps: list[str]) -> None:
-    """Whatever fails and whoever takes over: the next leader reads what this one knows."""
+def test_the_cache_equals_the_replicated_log(steps: list[str]) -> None:
+    """After any failures and changes of the leader, the next leader reads the state of this one."""
     asyncio.run(_play(steps))
 
 
@@ -266,7 +266,7 @@ async def _play(steps: list[str]) -> None:
         elif step.startswith("append"):
             replica.append_error = NotEnoughReplicasError() if step.endswith("fails") else None
         else:
-            # What is not replicated is cut off by the new leader.
+            # The new leader truncates records that are not replicated.
             replica.batches = [batch for batch in replica.batches if batch.next_offset <= replica.high_watermark]
             shard.close(Code.NOT_COORDINATOR)
             shard, host = await loaded(replica, host)

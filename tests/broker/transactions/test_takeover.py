@@ -1,4 +1,4 @@
-"""Coordinators that move, die and come back, and markers that are late, lost or for partitions that are gone."""
+"""Coordinators that move, die and restart, and markers that are late, lost or for deleted partitions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def in_sync(stage: Stage, topic: str = TRANSACTION_STATE_TOPIC) -> None:
 
 
 async def move(stage: Stage) -> int:
-    """Give the coordinator's partition to another node, which is returned once it coordinates."""
+    """Move the coordinator's partition to another node; return that when it coordinates."""
     await in_sync(stage)
     state = stage.cluster.image.partition(TRANSACTION_STATE_TOPIC, 0)
     other = next(node for node in state.isr if node != state.leader)
@@ -51,7 +51,7 @@ async def move(stage: Stage) -> int:
 
 class TestTakeover:
     @pytest.mark.parametrize("version", [5, 4], ids=["new", "old"])
-    async def test_another_node_goes_on_with_an_open_transaction(
+    async def test_another_node_continues_an_open_transaction(
         self, monkeypatch: pytest.MonkeyPatch, version: int
     ) -> None:
         async with staged(monkeypatch, 3, transaction_version=2 if version == 5 else 1, **THREE) as stage:
@@ -66,9 +66,7 @@ class TestTakeover:
             assert stage.markers.written[0].coordinator_epoch == 1
 
     @pytest.mark.parametrize("commit", [True, False])
-    async def test_an_outcome_in_the_log_is_brought_to_its_end(
-        self, monkeypatch: pytest.MonkeyPatch, commit: bool
-    ) -> None:
+    async def test_a_logged_outcome_is_completed(self, monkeypatch: pytest.MonkeyPatch, commit: bool) -> None:
         async with staged(monkeypatch, 3, **THREE) as stage:
             producer = await stage.begun(0, 1, 2)
             stage.faults.postpone("WriteTxnMarkers", 60_000, None)
@@ -80,8 +78,8 @@ class TestTakeover:
             assert {("t", index, commit) for index in range(3)} == set(stage.markers.outcomes())
             assert await stage.ended(producer, commit=commit) == Code.NONE
 
-    async def test_meanwhile_everything_is_concurrent(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """franz-go 1.21.4 and 1.22.3 had to learn that a takeover answers CONCURRENT_TRANSACTIONS."""
+    async def test_during_a_takeover_every_request_is_concurrent(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A takeover answers CONCURRENT_TRANSACTIONS, which franz-go 1.21.4 and 1.22.3 first had to handle."""
         async with staged(monkeypatch, 3, **THREE) as stage:
             producer = await stage.begun(0)
             stage.faults.postpone("WriteTxnMarkers", 60_000, None)
@@ -104,7 +102,7 @@ class TestTakeover:
             await stage.finished(producer)
             assert stage.markers.written[0].coordinator_epoch > 0
 
-    async def test_while_it_loads_it_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_loading_coordinator_answers_that_it_is_loading(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with staged(monkeypatch) as stage:
             producer = await stage.begun(0)
             transactions = stage.broker().transactions
@@ -117,7 +115,7 @@ class TestTakeover:
             assert await stage.ended(producer) == Code.NONE
 
     async def test_with_too_few_replicas_nothing_changes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The client repeats its request until there are enough."""
+        """The client repeats its request until there are enough replicas."""
         isr = {**THREE, "transaction.state.log.min.isr": 3}
         async with staged(monkeypatch, 3, **isr) as stage:
             producer = await stage.begun(0)
@@ -233,7 +231,7 @@ class TestMarkers:
             await stage.finished(producer)
             assert stage.markers.outcomes() == [("t", 0, True)]
 
-    async def test_a_topic_that_is_deleted_meanwhile_is_dropped(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_topic_that_is_deleted_during_the_end_is_dropped(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with staged(monkeypatch) as stage:
             producer = await stage.begun(0)
             stage.faults.postpone("WriteTxnMarkers", 60_000)
@@ -244,7 +242,9 @@ class TestMarkers:
             await stage.finished(producer)
             assert stage.markers.written == []
 
-    async def test_groups_mark_their_own_partitions(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_group_coordinators_write_markers_to_their_own_partitions(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         completed: list[tuple[object, ...]] = []
         codes = [Code.COORDINATOR_LOAD_IN_PROGRESS, Code.NOT_COORDINATOR, Code.NONE]
 
@@ -296,7 +296,7 @@ class TestWriteTxnMarkers:
         }
         return WritableTxnMarker(**values)  # type: ignore[arg-type]  # the fields by name
 
-    async def test_partitions_are_answered_one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_each_partition_has_its_own_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with staged(monkeypatch) as stage:
             stage.markers.errors = [InvalidProducerEpochError()]
             answer = await self.ask(stage, self.marker(0, 1, 9), self.marker(2, producer_id=8))
@@ -308,7 +308,7 @@ class TestWriteTxnMarkers:
             assert await self.ask(stage, self.marker(0), node_id=follower) == [(7, "t", 0, 6)]
 
     @pytest.mark.parametrize(("version", "transaction_version"), [(1, 0), (2, 2)])
-    async def test_the_version_of_the_transaction(
+    async def test_markers_have_the_version_of_their_transaction(
         self, monkeypatch: pytest.MonkeyPatch, version: int, transaction_version: int
     ) -> None:
         async with staged(monkeypatch) as stage:
@@ -317,6 +317,6 @@ class TestWriteTxnMarkers:
             [marked] = stage.markers.written
             assert marked == (1, "t", 0, 7, 3, True, 4, transaction_version)
 
-    async def test_without_markers_nothing_is_answered(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_request_without_markers_has_an_empty_response(self, monkeypatch: pytest.MonkeyPatch) -> None:
         async with staged(monkeypatch) as stage:
             assert await self.ask(stage) == []

@@ -1,4 +1,4 @@
-"""One transactional id: what each request changes of it, and what each is answered."""
+"""One transactional id: how each request changes it, and the responses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PARTITIONS = (("t", 0), ("t", 1))
 
 
 class Driver:
-    """One transactional id whose writes succeed at once."""
+    """One transactional id; its writes succeed at once."""
 
     def __init__(self, state: TransactionState = TransactionState.EMPTY, *, epoch: int = 5, **fields: object) -> None:
         has_partitions = state in (
@@ -78,7 +78,7 @@ class Driver:
         return decision
 
     def complete(self) -> None:
-        """Every partition has its marker."""
+        """Write the marker of every partition."""
         self.write(self.transaction.prepare_complete(self.now))
 
     def ended(self, *, commit: bool = True, version: int = 2) -> ProducerIdAndEpoch:
@@ -87,7 +87,7 @@ class Driver:
         return self.producer
 
     def time_out(self, version: int = 2) -> None:
-        """The coordinator aborts the transaction by itself."""
+        """Let the coordinator abort the transaction after its timeout."""
         fence = self.transaction.fence()
         self.write(self.end(fence.producer, commit=False, version=version, client=False))
         self.complete()
@@ -109,7 +109,7 @@ class TestInitProducerId:
         assert driver.initialized() == (100, 6)
         assert driver.add(ProducerIdAndEpoch(100, 5)) == Code.PRODUCER_FENCED
 
-    def test_a_producer_that_goes_on_gets_the_next_epoch(self) -> None:
+    def test_a_producer_that_continues_gets_the_next_epoch(self) -> None:
         """KIP-360."""
         driver = Driver(epoch=5)
         assert driver.initialized(ProducerIdAndEpoch(100, 5)) == (100, 6)
@@ -136,7 +136,7 @@ class TestInitProducerId:
         assert driver.initialized() == (101, 0)
         assert driver.metadata.previous_producer_id == 100
 
-    def test_the_exhausted_producer_goes_on_and_may_repeat_that(self) -> None:
+    def test_an_exhausted_producer_continues_and_may_repeat_its_request(self) -> None:
         driver = Driver(epoch=LAST_CLIENT_EPOCH)
         exhausted = driver.producer
         assert driver.initialized(exhausted) == (101, 0)
@@ -148,7 +148,7 @@ class TestInitProducerId:
         assert driver.initialize(ProducerIdAndEpoch(100, 3)) == Code.UNKNOWN_SERVER_ERROR
 
     @pytest.mark.parametrize("state", [TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT])
-    def test_a_transaction_that_ends_is_waited_for(self, state: TransactionState) -> None:
+    def test_initialization_waits_for_a_transaction_that_is_ending(self, state: TransactionState) -> None:
         assert Driver(state).initialize() == Code.CONCURRENT_TRANSACTIONS
 
     @pytest.mark.parametrize("version", [1, 2])
@@ -206,12 +206,12 @@ class TestPartitions:
         assert driver.transaction.verify(ProducerIdAndEpoch(*producer), PARTITIONS) == code
 
     @pytest.mark.parametrize("state", [TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT])
-    def test_nothing_is_added_to_a_transaction_that_ends(self, state: TransactionState) -> None:
+    def test_a_transaction_that_is_ending_accepts_no_partitions(self, state: TransactionState) -> None:
         driver = Driver(state)
         assert driver.add() == Code.CONCURRENT_TRANSACTIONS
         assert driver.transaction.verify(driver.producer, PARTITIONS) == Code.CONCURRENT_TRANSACTIONS
 
-    def test_verification_tells_partitions_apart(self) -> None:
+    def test_verification_has_a_code_for_each_partition(self) -> None:
         driver = Driver(TransactionState.ONGOING)
         found = driver.transaction.verify(driver.producer, [("t", 0), ("t", 7)])
         assert found == {("t", 0): Code.NONE, ("t", 7): Code.TRANSACTION_ABORTABLE}
@@ -285,7 +285,7 @@ class TestEndTxnOfNewTransactions:
         assert driver.end(committing) == Code.PRODUCER_FENCED
         assert driver.end(committing, commit=False) == Code.NONE
 
-    def test_so_is_one_over_a_rollover(self) -> None:
+    def test_a_commit_that_races_an_abort_over_a_rollover_is_fenced(self) -> None:
         driver = Driver(S.ONGOING, epoch=LAST_CLIENT_EPOCH)
         committing = driver.producer
         driver.time_out()
@@ -309,7 +309,7 @@ class TestEndTxnOfNewTransactions:
         driver.write(driver.add())
         assert driver.ended() == (101, 1)
 
-    def test_a_rollover_is_known_after_a_reload_too(self) -> None:
+    def test_a_rollover_survives_a_reload(self) -> None:
         driver = Driver(S.ONGOING, epoch=LAST_CLIENT_EPOCH)
         ending = driver.producer
         driver.ended()
@@ -318,7 +318,7 @@ class TestEndTxnOfNewTransactions:
         assert driver.end(ending) == Code.NONE
 
     def test_a_fence_of_an_exhausted_epoch_gives_a_new_id(self) -> None:
-        """KAFKA-20090: with the greatest epoch and no next id, the transaction would have stayed for ever."""
+        """KAFKA-20090: with the greatest epoch and no next id, the transaction would never have ended."""
         driver = Driver(S.ONGOING, epoch=LAST_CLIENT_EPOCH)
         fence = driver.initialize()
         assert isinstance(fence, TransactionMetadata)
@@ -363,11 +363,11 @@ class TestEndTxnOfOldTransactions:
         decision = driver.end(commit=commit, version=0)
         assert (ENDS if isinstance(decision, TransactionMetadata) else decision) == answer
 
-    def test_the_epoch_stays(self) -> None:
+    def test_the_epoch_does_not_change(self) -> None:
         driver = Driver(S.ONGOING, epoch=5)
         assert driver.ended(version=0) == (100, 5)
 
-    def test_a_time_out_fences_the_producer(self) -> None:
+    def test_a_timeout_fences_the_producer(self) -> None:
         driver = Driver(S.ONGOING, epoch=5)
         committing = driver.producer
         driver.time_out(version=1)
@@ -375,7 +375,7 @@ class TestEndTxnOfOldTransactions:
         assert driver.end(committing, version=0) == FENCED
 
     def test_a_repeated_commit_of_the_other_version_is_refused(self) -> None:
-        """Measured on Apache Kafka: only the version that ended the transaction knows that it did."""
+        """Measured on Apache Kafka: only the version that ended the transaction recognizes the repetition."""
         driver = Driver(S.ONGOING, epoch=5)
         ending = driver.producer
         driver.ended(version=2)
@@ -424,7 +424,7 @@ class TestPending:
         assert driver.metadata is before_
         assert isinstance(driver.end(), TransactionMetadata)
 
-    def test_verification_does_not_mind_a_pending_change(self) -> None:
+    def test_verification_ignores_a_pending_change(self) -> None:
         driver = Driver(S.ONGOING)
         driver.end()
         assert driver.transaction.verify(driver.producer, [("t", 0)]) == {("t", 0): NONE}
@@ -440,7 +440,7 @@ class TestPending:
                 driver.transaction._begin(state=wanted)
             assert driver.transaction.pending is None
 
-    def test_only_what_is_pending_can_be_applied(self) -> None:
+    def test_only_the_pending_state_can_be_applied(self) -> None:
         driver = Driver(S.ONGOING)
         with pytest.raises(IllegalTransitionError):
             driver.transaction.apply(driver.metadata)
@@ -450,12 +450,12 @@ class TestPending:
 
 
 class TestTime:
-    def test_a_transaction_times_out_after_its_time_out(self) -> None:
+    def test_a_transaction_times_out_after_its_timeout(self) -> None:
         driver = Driver(S.ONGOING, start_ms=NOW)
         assert not driver.transaction.has_timed_out(NOW + TIMEOUT_MS)
         assert driver.transaction.has_timed_out(NOW + TIMEOUT_MS + 1)
 
-    def test_a_transaction_of_an_external_coordinator_does_not(self) -> None:
+    def test_a_transaction_of_an_external_coordinator_never_times_out(self) -> None:
         driver = Driver(S.ONGOING, start_ms=0)
         driver.transaction.metadata = replace(driver.metadata, timeout_ms=2**31 - 1)
         assert not driver.transaction.has_timed_out(2**60)

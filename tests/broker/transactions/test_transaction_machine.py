@@ -1,4 +1,4 @@
-"""Any requests in any order, of any producer, with writes that succeed, fail or take their time."""
+"""Any requests of any producers in any order, with writes that succeed, fail or take time."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ PARTITIONS = [("t", index) for index in range(3)]
 
 
 class Machine(RuleBasedStateMachine):
-    """One transactional id, the log of it, and every producer that ever was."""
+    """One transactional id, its log, and all of its producers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.ids = itertools.count(1)
         self.now = 1000
-        # Near its end, so that rollovers happen.
+        # Near the last epoch, so that rollovers happen.
         first = TransactionMetadata(
             next(self.ids), LAST_CLIENT_EPOCH - 3, 100, TransactionState.EMPTY, previous_producer_id=0
         )
@@ -83,7 +83,7 @@ class Machine(RuleBasedStateMachine):
         decision = end(self.transaction, request, lambda: next(self.ids), self.now)
         assert isinstance(decision, TransactionMetadata), decision
 
-    # What happens to writes
+    # Outcomes of writes
 
     @precondition(lambda self: self.transaction.pending is not None)
     @rule()
@@ -107,7 +107,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def reload(self) -> None:
-        """Another node takes over: it knows what is in the log."""
+        """Another node takes over with the state in the log."""
         self.transaction = Transaction("id", self.log[-1], is_logged=True)
         if self.transaction.metadata.state.is_ending:
             self.transaction.prepare_complete(self.now)
@@ -124,7 +124,7 @@ class Machine(RuleBasedStateMachine):
             assert self.transaction.pending is decision
         return decision
 
-    # What always holds
+    # Invariants
 
     @invariant()
     def the_cache_is_the_last_replicated_record(self) -> None:

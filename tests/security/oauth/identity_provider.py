@@ -38,7 +38,7 @@ def token_response(token: str, **others: object) -> Response:
 
 
 class IdentityProvider:
-    """Answers each request with the next of ``responses``, the last one again and again; None: it never answers."""
+    """Answers each request with the next of ``responses``, then with the last one; ``None``: never answers."""
 
     def __init__(self, responses: tuple[Response | Callable[[Request], Response] | None, ...]) -> None:
         self._responses = list(responses)

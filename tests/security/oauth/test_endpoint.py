@@ -1,4 +1,4 @@
-"""Client credentials against a token endpoint in the test's process, and what such an endpoint may do wrong."""
+"""Client credentials at a token endpoint in the test's process, and errors of such an endpoint."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ async def test_a_redirect_to_another_host_is_not_followed() -> None:
     assert other.requests == []
 
 
-async def test_a_proxy_of_the_environment_does_not_see_what_is_for_this_machine(
+async def test_a_proxy_of_the_environment_is_not_used_for_this_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An http URL is only allowed for this machine, since it sends the client secret in clear text."""

@@ -1,4 +1,4 @@
-"""URLs, token files, unsecured tokens, and which provider a configuration chooses."""
+"""URLs, token files, unsecured tokens, and the choice of the provider by the configuration."""
 
 from __future__ import annotations
 

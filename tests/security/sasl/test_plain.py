@@ -62,7 +62,7 @@ def test_a_text_for_the_user_has_no_part_of_the_password() -> None:
 
 
 def test_a_short_password_hides_the_whole_message_that_contains_it() -> None:
-    """``us[hidden]r`` would tell it."""
+    """``us[hidden]r`` would reveal it."""
     text = str(PlainClient("alice", "e").rejection("the user is unknown here"))
     assert 'The broker\'s message: "[hidden]".' in text
 
