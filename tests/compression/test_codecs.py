@@ -106,7 +106,7 @@ def test_every_level_round_trips(name: str, level: int) -> None:
         ("gzip", 10, "level 10"),
         ("lz4", 0, r"level 0 is invalid for lz4: use 1 to 17 \(default 9\)"),
         ("lz4", 18, "level 18"),
-        ("zstd", -131073, r"zstd: -131072 to 22 \(default 3\)"),
+        ("zstd", -131073, r"zstd: use -131072 to 22 \(default 3\)"),
         ("zstd", 23, "level 23"),
     ],
 )

@@ -97,6 +97,7 @@ def test_entries_are_parsed(text: str, options: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("text", [*BOTH_REFUSE, *ONLY_HERE_REFUSED])
 def test_malformed_entries_are_rejected(text: str) -> None:
+    """``refusal`` expects a ``ConfigurationError``."""
     refusal(text)
 
 

@@ -49,7 +49,7 @@ def test_an_address_without_a_gateway_is_logged_once(passes, caplog):
     assert address_map.unmapped == 3
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"No gateway is known for the broker at 2001:db8::1:9092: clients are told {told[0]}:9092. "
+        f"No gateway is known for the broker at 2001:db8::1:9092: clients receive {told[0]}:9092. "
         "Add it to the address map."
     )
 

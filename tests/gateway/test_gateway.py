@@ -81,6 +81,7 @@ async def test_a_request_and_its_response_pass(scene):
 
 
 async def test_each_client_has_its_own_connection(scene):
+    """``receive`` fails unless exactly these bytes arrive."""
     gateway = await scene.gateway()
     pairs = [await scene.pair(gateway) for _ in range(3)]
     for number, (client, _) in enumerate(pairs):
@@ -303,6 +304,7 @@ async def test_held_bytes_are_limited(scene):
 
 
 async def test_requests_without_a_response_are_not_awaited(scene):
+    """``receive`` fails unless all 101 requests arrive, although only two may be unanswered."""
     gateway = await scene.gateway(max_in_flight=2)
     client, broker = await scene.pair(gateway)
     sent = b"".join(request_frame(number, ProduceRequest(acks=0), 9) for number in range(100))
@@ -387,7 +389,10 @@ class Silent:
 
 @pytest.mark.parametrize("error", [None, TimeoutError(110, "Connection timed out")])
 async def test_a_silent_address_leaves_time_for_the_next(scene, error):
-    """It once took all of the time, and the system's own TimeoutError counted as the deadline."""
+    """It once took all of the time, and the system's own TimeoutError counted as the deadline.
+
+    ``receive`` fails unless the request arrives through the second address.
+    """
     await scene.gateway()
     connector = Silent(scene.connector, scene.host, error)
     gateway = await scene.gateway(
@@ -419,7 +424,7 @@ async def test_requests_before_an_invalid_one_are_answered(scene, caplog):
 
 
 async def test_an_invalid_request_in_pieces_ends_its_client(scene):
-    """Its rest was once awaited, and never parsed."""
+    """Its rest was once awaited, and never parsed. ``end`` fails unless the connection ends."""
     gateway = await scene.gateway()
     client, broker = await scene.pair(gateway)
     # A Produce request whose client id has the length -2.
@@ -545,6 +550,7 @@ async def test_a_client_may_disconnect_while_the_broker_is_being_connected(scene
 
 
 async def test_data_that_a_closed_client_does_not_read_are_dropped_in_time(scene):
+    """``until`` fails unless the session ends."""
     gateway = await scene.gateway(close_timeout=0.05)
     client, broker = await scene.pair(gateway)
     client.send(fetch_request(1))
@@ -659,6 +665,7 @@ async def test_stopping_cancels_connecting_to_the_broker(scene):
 
 
 async def test_a_gateway_can_start_again(scene):
+    """``receive`` fails unless the request arrives."""
     gateway = await scene.gateway()
     await gateway.stop()
     await gateway.start(scene.host, 0)

@@ -358,4 +358,4 @@ def test_only_responses_before_an_invalid_one_pass(good, cuts):
     bad = response_frame(HeartbeatResponse(), 4, 99)
     behind = response_frame(HeartbeatResponse(), 4, good)
     assert b"".join(b"".join(stream.feed(piece)) for piece in pieces_of(frames + bad + behind, cuts)) == frames
-    assert "answers the request 99" in str(stream.failure)
+    assert "answered the request 99" in str(stream.failure)

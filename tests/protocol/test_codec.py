@@ -95,7 +95,7 @@ class TestRecords:
 
     def test_larger_than_a_frame_are_rejected(self) -> None:
         mebibyte = bytes(2**20)
-        with pytest.raises(ProtocolError, match=r"records of version 13 is 2147483648 bytes long"):
+        with pytest.raises(ProtocolError, match=r"records of version 13 is too long: 2147483648 bytes"):
             encode(one_partition([mebibyte] * 2048), 13)
 
 

@@ -80,6 +80,7 @@ def same_to_kafka(judge: Judge, message: Message, version: int) -> None:
 def test_full_and_empty_messages_of_every_version_equal_kafkas(
     message_class: type[Message], judge: Judge, full_instance: Callable[[type[Message], int], Message]
 ) -> None:
+    """``same_to_kafka`` compares the bytes, and what Kafka's class reads from them."""
     for version in message_class.schema.versions:
         same_to_kafka(judge, full_instance(message_class, version), version)
         same_to_kafka(judge, message_class(), version)
@@ -91,6 +92,7 @@ def test_full_and_empty_messages_of_every_version_equal_kafkas(
 def test_any_message_equals_kafkas(
     message_class: type[Message], judge: Judge, instances: Any, data: st.DataObject
 ) -> None:
+    """``same_to_kafka`` compares the bytes, and what Kafka's class reads from them."""
     version = data.draw(st.sampled_from(message_class.schema.versions))
     same_to_kafka(judge, data.draw(instances(message_class, version)), version)
 

@@ -115,6 +115,7 @@ def test_hostile_bytes_give_a_protocol_error_or_a_message(
     rest=st.binary(max_size=60),
 )
 def test_hostile_frames_give_a_protocol_error_or_a_message(start: bytes, rest: bytes) -> None:
+    """Any other exception fails the test."""
     frame = start + rest
     for read in (
         decode_request_header,

@@ -85,6 +85,7 @@ def test_unknown_tagged_fields_are_skipped() -> None:
 def test_truncated_or_changed_bytes_give_a_protocol_error_or_another_response(
     version: int, data: st.DataObject
 ) -> None:
+    """If the parts can be decoded, the whole can be too. Any other exception fails the test."""
     whole = frame(response(version, [2, 20]), version)
     cut = data.draw(st.integers(4, len(whole)))
     damaged = whole[:cut]

@@ -91,6 +91,7 @@ async def listening(context: ssl.SSLContext) -> AsyncIterator[int]:
 async def test_the_next_connection_presents_the_renewed_certificate_and_the_first_goes_on(
     time: Time, authority: Authority, key_store: Path, broker: ssl.SSLContext
 ) -> None:
+    """``until`` fails unless the names of the certificates arrive."""
     source = renewed(time, config_of(authority, ssl_keystore_location=str(key_store)))
     connector = StreamConnector(source)
     async with listening(broker) as port:

@@ -334,7 +334,7 @@ def test_any_trusted_certificate_ends_a_chain_as_in_java() -> None:
 
 
 def test_pem_can_span_continued_lines_of_a_properties_file(files: Files) -> None:
-    """The PEM text is then one line with spaces instead of line ends; Kafka accepts it."""
+    """The PEM text is then one line with spaces instead of line ends; Kafka accepts it. A failed handshake raises."""
 
     def one_line(pem: bytes) -> str:
         return " ".join(pem.decode().split("\n"))

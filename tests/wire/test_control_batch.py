@@ -122,6 +122,7 @@ def test_a_data_batch_is_rejected() -> None:
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(61, len(COMMIT) - 1), st.integers(0, 255)), min_size=1, max_size=4))
 def test_mutated_control_batches_raise_only_protocol_error(changes: list[tuple[int, int]]) -> None:
+    """Any other exception fails the test."""
     data = bytearray(COMMIT)
     for position, byte in changes:
         data[position] = byte

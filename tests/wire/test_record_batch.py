@@ -382,6 +382,7 @@ def test_records_that_decompress_to_too_much_are_rejected(name: str) -> None:
 @settings(max_examples=150)
 @given(data=st.data())
 def test_mutated_batches_raise_only_protocol_error(name: str, data: st.DataObject) -> None:
+    """``read_everything`` raises any other exception."""
     batch = bytearray(VECTORS[name] + VECTORS["none"])
     for _ in range(data.draw(st.integers(1, 3))):
         batch[data.draw(st.integers(0, len(VECTORS[name]) - 1))] = data.draw(st.integers(0, 255))
@@ -392,6 +393,7 @@ def test_mutated_batches_raise_only_protocol_error(name: str, data: st.DataObjec
 @settings(max_examples=150)
 @given(st.binary(max_size=150), st.sampled_from(sorted(VECTORS)), st.integers(0, 61))
 def test_random_bytes_raise_only_protocol_error(data: bytes, name: str, kept: int) -> None:
+    """``read_everything`` raises any other exception."""
     read_everything(data)
     read_everything(VECTORS[name][:kept] + data)
 

@@ -352,7 +352,7 @@ async def test_a_node_whose_former_port_is_in_use_takes_another(caplog: pytest.L
             taken.listen()
             await cluster.restart(1)
             assert cluster.brokers[1].port != port
-        assert f"127.0.0.1:{port}, where broker 1 was, is taken" in caplog.text
+        assert f"port 127.0.0.1:{port} is in use, taking another one" in caplog.text
         async with client_of(cluster) as client:
             answer = await client.ask(1, MetadataRequest(topics=[]), 9)
             assert answer.brokers[0].port == cluster.brokers[1].port

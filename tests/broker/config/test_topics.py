@@ -128,6 +128,7 @@ def test_invalid_values_are_refused_with_kafkas_text(name: str, value: str, text
     ],
 )
 def test_values_that_kafka_accepts_are_accepted(name: str, value: str) -> None:
+    """An invalid value would raise ``InvalidConfigurationError``."""
     validate_topic_configs({name: value})
 
 

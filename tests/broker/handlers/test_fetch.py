@@ -212,7 +212,7 @@ async def test_a_request_without_partitions_does_not_wait(scene: Scene) -> None:
         fetch_request(scene.topic_id, {0: 0}, max_wait_ms=0),
         fetch_request(scene.topic_id, {}, max_wait_ms=60_000),
     ):
-        await scene.ask(request, 18)
+        assert (await scene.ask(request, 18)).error_code == 0
 
 
 async def test_a_deleted_topic_ends_the_wait(scene: Scene) -> None:

@@ -73,7 +73,7 @@ async def test_a_topic_that_cannot_be_created_stays_unknown(caplog: pytest.LogCa
         [topic] = (await scene.ask(named("new"), 12)).topics
         assert topic.error_code == 3
         assert "new" not in scene.cluster.image.topics
-    assert "'new' was asked for and cannot be created" in caplog.text
+    assert "Creating the requested topic 'new' failed" in caplog.text
 
 
 async def test_topics_by_id(scene: Scene) -> None:

@@ -345,6 +345,7 @@ async def test_faults_of_one_kind_leave_the_others_alone(scene: Scene) -> None:
 
 
 async def test_every_error_response_can_be_decoded(scene: Scene) -> None:
+    """``call`` raises if the response has another version or cannot be decoded."""
     requests: dict[type[Request[Response]], Request[Response]] = {
         ProduceRequest: produce_request("t", {0: batch(b"v")}),
         FetchRequest: fetch_request("t", {0: 0}, version=12),

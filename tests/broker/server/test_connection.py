@@ -245,6 +245,7 @@ class MuteMachine(RuleBasedStateMachine):
 
 
 def test_no_connection_stays_stuck():
+    """The assertions are the invariants and the teardown of ``MuteMachine``."""
     run_state_machine_as_test(MuteMachine, settings=settings(max_examples=40, stateful_step_count=30, deadline=None))
 
 

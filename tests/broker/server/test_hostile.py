@@ -35,7 +35,8 @@ async def is_served(place, server):
     ),
     how=st.sampled_from(["close", "abort", "stay"]),
 )
-async def test_random_bytes(place, data, how):
+async def test_random_bytes_do_not_stop_other_clients(place, data, how):
+    """``is_served`` fails unless another client receives its response."""
     server = place.servers[0] if place.servers else await place.server(max_request_bytes=100_000)
     client = await place.client(server)
     client.send(b"".join(data))

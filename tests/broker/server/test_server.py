@@ -292,6 +292,8 @@ async def test_a_connection_with_a_request_in_progress_is_not_idle(place):
 
 
 async def test_a_peer_that_reads_nothing_is_idle(place):
+    """``until`` fails unless the server closes the connection."""
+
     async def answer(connection, frame):
         return Reply([framed(bytes(50_000_000))])
 

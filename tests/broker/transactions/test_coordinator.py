@@ -453,9 +453,9 @@ class TestTime:
     async def test_timed_out_transactions_are_searched_for_periodically(self, monkeypatch: pytest.MonkeyPatch) -> None:
         interval = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 5}
         async with staged(monkeypatch, **interval) as stage:
-            await stage.begun(0)
+            producer = await stage.begun(0)
             stage.clock.ms += 60_001
-            await stage.until("CompleteAbort")
+            assert (await stage.until("CompleteAbort")).producer_epoch > producer.epoch
 
 
 SERVED: list[tuple[ApiKey, Request[Response]]] = [

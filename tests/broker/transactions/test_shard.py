@@ -237,7 +237,7 @@ STEPS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_the_cache_equals_the_replicated_log(steps: list[str]) -> None:
-    """After any failures and changes of the leader, the next leader reads the state of this one."""
+    """After any failures and changes of the leader, the next leader reads this one's state, as ``_play`` asserts."""
     asyncio.run(_play(steps))
 
 

@@ -85,10 +85,12 @@ def check(token: OAuthBearerToken, region: str, key_id: str = KEY_ID, session: s
 
 
 def test_a_token_is_a_presigned_url_of_connect() -> None:
+    """``check`` asserts the parts of the URL."""
     check(msk_iam_provider("us-west-2")(), "us-west-2")
 
 
 def test_the_region_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``check`` asserts the region in the URL."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     check(msk_iam_provider()(), "eu-west-1")
     monkeypatch.setenv("AWS_REGION", "eu-west-2")

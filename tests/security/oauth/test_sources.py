@@ -127,6 +127,7 @@ class TestUrls:
 
     @given(st.text())
     def test_any_text_is_a_url_or_an_error_and_can_be_shown(self, text: str) -> None:
+        """Any exception but ``ConfigurationError`` fails the test."""
         shown(text)
         redirected("https://idp/token", text)
         for check in (http_url, file_path):
@@ -146,6 +147,7 @@ class TestUrls:
 class TestJwt:
     @given(st.text(alphabet="abeyJ.=-_é \x00", max_size=60))
     def test_any_text_is_a_jwt_or_a_value_error(self, text: str) -> None:
+        """Any exception but ``ValueError`` fails the test."""
         not_before(text)
         try:
             payload_of(text)

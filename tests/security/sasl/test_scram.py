@@ -176,6 +176,7 @@ def test_a_message_after_the_end_is_an_error() -> None:
 @settings(max_examples=300)
 @given(st.one_of(st.binary(max_size=80), st.from_regex(rb"[rsivenpc=,0-9A-Za-z+/]{0,60}", fullmatch=True)))
 def test_malformed_messages_raise_only_malformed_message_errors(data: bytes) -> None:
+    """Any other exception fails the test."""
     for message in (ClientFirst, ServerFirst, ClientFinal, ServerFinal):
         try:
             message.decode(data)
