@@ -12,6 +12,7 @@ from aioproducer.config.definition import ConfigDef, HiddenValues, Immutable, Pa
 from aioproducer.config.keys import KEYS, PROVIDERS_PREFIX
 from aioproducer.config.own_keys import OWN_KEYS
 from aioproducer.config.security_keys import SASL_KEYS, SSL_KEYS
+from aioproducer.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import ssl
@@ -314,7 +315,10 @@ class ProducerConfig(Immutable):
         """
         from aioproducer.config.sasl import credentials
 
-        return credentials(self)
+        if not self.uses_sasl:
+            text = f"security.protocol {self.security_protocol} has no user name and password: use SASL_SSL"
+            raise ConfigurationError(text)
+        return credentials(self.sasl_mechanism, self._originals, self.config_providers)
 
     def originals(self) -> dict[str, object]:
         """Return the user's values by dotted name: unparsed, with placeholders, and with readable passwords."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from aioproducer._common.diagnosis import nearest
 from aioproducer._common.texts import has_utf8_form
@@ -31,9 +31,6 @@ from aioproducer.config.jaas import KEY as JAAS
 from aioproducer.config.keys import PROVIDERS_PREFIX
 from aioproducer.config.urls import TOKEN_ENDPOINT, file_path, http_url, is_file, is_loopback
 from aioproducer.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from aioproducer.config.producer import ProducerConfig
 
 Values = MutableMapping[str, Value]
 
@@ -127,18 +124,18 @@ def resolve_sasl(values: Values, explicit: Container[str], hosts: Iterable[str])
     return Sasl(entry, _extensions(values, entry), None)
 
 
-def credentials(config: ProducerConfig) -> SaslCredentials:
-    """Return user name and password as the config providers return them now."""
-    if config.sasl_mechanism not in _PASSWORD_MECHANISMS or not config.uses_sasl:
-        raise ConfigurationError(f"sasl.mechanism {config.sasl_mechanism} has no user name and password")
-    originals = config.originals()
+def credentials(mechanism: str, originals: Mapping[str, object], providers: tuple[str, ...]) -> SaslCredentials:
+    """Return user name and password as the config providers with the names ``providers`` return them now."""
+    if mechanism not in _PASSWORD_MECHANISMS:
+        fitting = " or ".join(_PASSWORD_MECHANISMS)
+        raise ConfigurationError(f"sasl.mechanism {mechanism} has no user name and password; {fitting} has")
     names: tuple[str, ...] = (USERNAME, PASSWORD, JAAS)
     given = {name: originals[name] for name in names if name in originals}
-    if config.config_providers:
+    if providers:
         from aioproducer.config.providers import resolve_placeholders
 
         parameters = {name: value for name, value in originals.items() if name.startswith(PROVIDERS_PREFIX)}
-        given = resolve_placeholders({**given, **parameters}, config.config_providers)
+        given = resolve_placeholders({**given, **parameters}, providers)
     jaas, username, password = given.get(JAAS), given.get(USERNAME), given.get(PASSWORD)
     if jaas is not None:
         return _credentials_of(parse_jaas(_secret(jaas)))

@@ -82,7 +82,7 @@ class Place:
         self.servers: list[Server] = []
         self.clients: list[Client] = []
         self._listener = listener
-        self._connector = connector
+        self.connector = connector
 
     async def server(
         self,
@@ -99,7 +99,7 @@ class Place:
     async def client(self, server: Server) -> Client:
         client = Client()
         async with asyncio.timeout(TIMEOUT):
-            client.transport = await self._connector.connect("127.0.0.1", server.port, client)
+            client.transport = await self.connector.connect("127.0.0.1", server.port, client)
         self.clients.append(client)
         return client
 

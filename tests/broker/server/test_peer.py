@@ -41,7 +41,7 @@ def peer_of(place):
     made = []
 
     def make(server, **options):
-        peer = PeerClient(place._connector, "127.0.0.1", server.port, **options)
+        peer = PeerClient(place.connector, "127.0.0.1", server.port, **options)
         made.append(peer)
         return peer
 
