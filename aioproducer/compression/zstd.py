@@ -44,7 +44,7 @@ class ZstdCodec(Codec):
         self.load()
         from zstandard import ZstdCompressor
 
-        # One call, which releases the GIL only once; and a used compressor, whose tables of up to some megabytes exist
+        # One call, which releases the GIL only once; and a used compressor: its tables of up to some megabytes exist
         # already.
         idle = self._idle.setdefault(level, [])
         try:

@@ -92,6 +92,6 @@ Token: TypeAlias = tuple[str, float] | tuple[str, float, str] | tuple[str, float
 TokenProviderValue: TypeAlias = Callable[[], Token | Awaitable[Token]] | str
 """A function that returns a token, plain or async, or ``"module:attribute"``."""
 
-# Any: the ProducerConfig, whose module imports these types.
+# Any: the ProducerConfig; its module imports these types.
 EngineFactoryValue: TypeAlias = Callable[[Any], ssl.SSLContext] | str
 """A function of the ``ProducerConfig`` that returns an ``ssl.SSLContext``, or its name."""

@@ -161,7 +161,7 @@ def without_tag(memory: memoryview, tag: int) -> bytes:
 
 
 def padded(memory: memoryview, tags_at: int, size: int) -> bytes | None:
-    """Extend ``memory``, whose tagged fields begin at ``tags_at``, to ``size`` bytes by unused tags.
+    """Extend ``memory``, with tagged fields from ``tags_at`` on, to ``size`` bytes by unused tags.
 
     Returns ``None`` if it is too long already, or there is no room for a tag.
     """

@@ -198,7 +198,7 @@ class Session:
     # The connection to the broker
 
     def connected(self, upstream: Transport, lifetime: float = math.inf) -> None:
-        """Start passing data through the connection to the broker, whose handler is ``upstream_handler``.
+        """Start passing data through the connection to the broker; its handler is ``upstream_handler``.
 
         It may be used for ``lifetime`` seconds; then the session is drained, and the client connects again.
         """

@@ -58,7 +58,7 @@ def _array_of_structs(message_class: type[Message]) -> str:
 
 
 class ResponseInParts(Generic[ResponseT, ElementT]):
-    """A response with one array whose elements are decoded later, one by one.
+    """A response with one array of elements that are decoded later, one by one.
 
     Args:
         element_class: The class of the array's elements, which have an array of structs themselves.

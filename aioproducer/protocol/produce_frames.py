@@ -3,7 +3,7 @@
 Small batches have the cost of a request and its response for every few records. These two therefore have a short form:
 tuples instead of messages, and frames that are written and read in C. Anything unusual (an error, a leader hint, a
 field
-that does not fit) is left to the messages and their codec, whose frames are the same.
+that does not fit) is left to the messages and their codec, which produce the same frames.
 
 No Python form: the functions of the last section write and read frames at addresses.
 """
@@ -31,7 +31,7 @@ if cython.compiled:
     from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
     from cython.cimports.libc.string import memcpy
 
-# Flexible versions with varint lengths and tagged fields, up to the last version whose fields are written here.
+# Flexible versions with varint lengths and tagged fields, up to the last version that is implemented here.
 _FIRST_VERSION, _LAST_VERSION = 9, 13
 TOPIC_IDS_FROM = 13
 """From this version on topics are identified by their ids (KIP-516)."""

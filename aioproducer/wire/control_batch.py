@@ -80,7 +80,7 @@ def encode_control_batch(
 
 
 def read_control_record(batch: RecordBatch, max_size: int | None = None) -> ControlRecord:
-    """Return the control record of ``batch``, whose ``is_control`` must be true.
+    """Return the control record of ``batch``, a control batch.
 
     Newer versions are decoded as the newest known one, as in Java.
 

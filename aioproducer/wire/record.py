@@ -181,7 +181,7 @@ def record_size_upper_bound(key_size: int, value_size: int, headers: Sequence[He
 
 
 def decode_record(data: bytes, position: int) -> DecodedRecord:
-    """Decode the record whose length is at ``position``. Malformed UTF-8 in a header key is replaced, as in Java.
+    """Decode the record with its length at ``position``. Malformed UTF-8 in a header key is replaced, as in Java.
 
     Raises:
         ProtocolError: the record is malformed or does not end within ``data``.

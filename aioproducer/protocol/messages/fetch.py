@@ -36,7 +36,7 @@ class SnapshotId(Struct):
 
 
 class AbortedTransaction(Struct):
-    """A transaction whose records are skipped by a reader of committed records, from ``first_offset`` on."""
+    """A transaction that readers of committed records skip from ``first_offset`` on."""
 
     producer_id: int = int64("4+")
     first_offset: int = int64("4+")
