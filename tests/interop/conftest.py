@@ -1,4 +1,4 @@
-"""Clusters that the tests of one run share. Each test writes to topics of its own."""
+"""Clusters that the tests of one run share. Each test writes to its own topics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    """A judge that is not installed skips the test that asks for it, in a fixture or later."""
+    """Skip a test if a requirement is not installed, whether a fixture or the test needs it."""
     try:
         yield
     except jars.HarnessUnavailableError as missing:
@@ -50,7 +50,7 @@ def one_node() -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="session")
 def one_node_with_old_transactions() -> Iterator[KafkaCluster]:
-    """One broker of a cluster whose transactions are as before KIP-890."""
+    """One broker of a cluster with transactions as before KIP-890."""
     with KafkaCluster(1, features={"transaction.version": 1}) as cluster:
         yield cluster
 
@@ -59,7 +59,7 @@ def one_node_with_old_transactions() -> Iterator[KafkaCluster]:
 def three_nodes() -> Iterator[KafkaCluster]:
     """Three brokers, topics on all of them with min.insync.replicas=2; no topic is created on demand.
 
-    Each is in a rack of its own, and consumers that name a rack read there.
+    Each is in a separate rack, and consumers with a rack read there.
     """
     properties = {
         "auto.create.topics.enable": "false",
@@ -80,7 +80,7 @@ def one_embedded() -> Iterator[InProcessCluster]:
 
 @pytest.fixture(scope="session")
 def one_embedded_with_old_transactions() -> Iterator[InProcessCluster]:
-    """One embedded broker whose transactions are as before KIP-890."""
+    """One embedded broker with transactions as before KIP-890."""
     with InProcessCluster(1, features={"transaction.version": 1}) as cluster:
         yield cluster
 
@@ -95,14 +95,14 @@ def three_embedded() -> Iterator[InProcessCluster]:
 
 @pytest.fixture(params=["one_node", "one_embedded"])
 def one_broker(request: pytest.FixtureRequest) -> KafkaCluster | InProcessCluster:
-    """Apache Kafka, then the embedded broker: what holds for one has to hold for the other."""
+    """Apache Kafka, then the embedded broker: the same must hold for both."""
     found: KafkaCluster | InProcessCluster = request.getfixturevalue(request.param)
     return found
 
 
 @pytest.fixture(params=["three_nodes", "three_embedded"])
 def three_brokers(request: pytest.FixtureRequest) -> KafkaCluster | InProcessCluster:
-    """As ``one_broker``, three of each."""
+    """As ``one_broker``, with three brokers each."""
     found: KafkaCluster | InProcessCluster = request.getfixturevalue(request.param)
     return found
 
@@ -123,14 +123,14 @@ def mock_cluster() -> Iterator[MockCluster]:
 
 @pytest.fixture
 def embedded_cluster() -> Iterator[InProcessCluster]:
-    """Three embedded brokers for one test alone, as ``mock_cluster``."""
+    """Three embedded brokers for a single test, as ``mock_cluster``."""
     with InProcessCluster(3) as cluster:
         yield cluster
 
 
 @pytest.fixture(params=["mock_cluster", "embedded_cluster"])
 def faulty_cluster(request: pytest.FixtureRequest) -> MockCluster | InProcessCluster:
-    """What takes errors on command."""
+    """The clusters that inject errors on request."""
     found: MockCluster | InProcessCluster = request.getfixturevalue(request.param)
     return found
 

@@ -26,7 +26,7 @@ ROUNDS = 4
 
 
 class _Script:
-    """What Java is to do, and how each line of its answer is checked."""
+    """The jobs for Java, and the check of each line of its output."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -37,7 +37,7 @@ class _Script:
         self.checks.append(check)
 
     def run(self) -> int:
-        """Run all of it; return the number of answers."""
+        """Run all jobs; return the number of answers."""
         classpath = f"{jars.resolve(jars.BROKER[jars.NEWEST])}/*"
         command = [jars.java(), "-Xmx256m", *jars.SHORT_LIVED, "-cp", classpath]
         command.append(str(Path(__file__).with_name("Assignors.java")))
@@ -67,8 +67,8 @@ def _same_assignment(
 ) -> Callable[[str], None]:
     """Compare the assignments, unless Kafka's is ``wrong``.
 
-    Its general sticky assignment moves a partition back to the owner in an older generation without asking whether that
-    one still reads the topic. It then assigns what the member rejects, or ends with a NullPointerException.
+    Its general sticky assignment moves a partition back to the owner in an older generation, without checking that this
+    member still reads the topic. The member then rejects the partition, or a NullPointerException ends the assignment.
     """
 
     def check(answer: str) -> None:

@@ -1,4 +1,4 @@
-"""Topics and their configurations: the embedded broker and Apache Kafka are asked the same and answer the same."""
+"""Topics and their configurations: the embedded broker and Apache Kafka return the same responses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 TOPIC, BROKER = 2, 4
 DEADLINE_S = 30.0
 
-# What the Apache Kafka of the fixture is given and what means something here as well.
+# The properties of the fixture's Apache Kafka that apply here too.
 PROPERTIES = {
     "group.initial.rebalance.delay.ms": "0",
     "num.partitions": "1",
@@ -54,7 +54,7 @@ PROPERTIES = {
 }
 RACK = "east"
 
-# Key: what is not compared, and why.
+# By key: the fields that are not compared, and why.
 DIFFERENT: Mapping[str, tuple[set[str], str]] = {
     "min.insync.replicas": (
         {"source", "synonyms"},
@@ -66,7 +66,7 @@ DIFFERENT: Mapping[str, tuple[set[str], str]] = {
 }
 
 
-# Kafka takes it and then cannot make out what a topic's flush.ms is.
+# Kafka accepts it, and then cannot determine a topic's flush.ms.
 REFUSED_HERE = {("log.flush.interval.ms", "-9")}
 
 
@@ -154,7 +154,7 @@ async def describe(client: Client, kind: int, name: str) -> dict[str, dict[str, 
     )
     async with asyncio.timeout(DEADLINE_S):
         (result,) = (await client.ask(request, 4)).results
-        # A broker learns of a topic a moment after the controller has made it.
+        # A broker has a topic's metadata a moment after the controller has created it.
         while result.error_code == UnknownTopicOrPartitionError.code:
             await asyncio.sleep(0.01)
             (result,) = (await client.ask(request, 4)).results
@@ -176,7 +176,7 @@ def told(config: DescribeConfigsResourceResult) -> dict[str, object]:
 
 
 def compared(configs: Mapping[str, dict[str, object]], names: Iterable[str]) -> dict[str, dict[str, object]]:
-    """``configs`` without what is known to be different."""
+    """Return ``configs`` without known differences."""
     return {
         name: {what: value for what, value in configs[name].items() if what not in DIFFERENT.get(name, (set(), ""))[0]}
         for name in names
@@ -246,7 +246,7 @@ async def test_a_topics_values_are_accepted_and_refused_as_by_kafka(one_node: Ka
 
 
 async def test_a_brokers_values_are_accepted_and_refused_as_by_kafka(one_node: KafkaCluster) -> None:
-    # What Kafka refuses only when it looks at all values together it refuses in the words of its code.
+    # If Kafka refuses only the combination of values, its text names variables of its code.
     together = {"log.retention.ms", "log.roll.ms", "log.roll.jitter.ms"}
     lists = {name for name, key in SERVER_CONFIG_DEF.keys.items() if key.type is Type.LIST}
     different = []
@@ -265,7 +265,7 @@ async def test_a_brokers_values_are_accepted_and_refused_as_by_kafka(one_node: K
     assert different == []
 
 
-async def test_topics_are_made_and_refused_as_by_kafka(one_node: KafkaCluster, topic: str) -> None:
+async def test_topics_are_created_and_refused_as_by_kafka(one_node: KafkaCluster, topic: str) -> None:
     requests = [
         [wish(topic)],
         [wish(topic)],
@@ -314,7 +314,7 @@ async def test_topics_are_deleted_as_by_kafka(one_node: KafkaCluster, topic: str
         async def delete(*topics: tuple[str | None, bytes]) -> object:
             states = [DeleteTopicState(name=name, topic_id=topic_id) for name, topic_id in topics]
             response = await client.ask(DeleteTopicsRequest(topics=states, timeout_ms=5000), 6)
-            # Kafka shuffles its answers.
+            # Kafka returns responses in random order.
             return sorted(
                 (str(result.name), places[result.topic_id], result.error_code, str(result.error_message))
                 if result.error_code or result.name not in ids

@@ -1,4 +1,4 @@
-"""Cancelled deliveries, timeouts, and many coroutines at once; what is left of a producer when all is done: nothing."""
+"""Cancelled deliveries, timeouts, and many coroutines at once; a closed producer leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_many_coroutines_await_their_own_records(one_node: KafkaCluster, t
     assert verify(ledgers, one_node.read_back(topic)) == (3000, 3000, 0)
 
 
-async def test_timeout_ends_the_wait_and_not_the_record(mock_cluster: MockCluster, topic: str) -> None:
+async def test_a_timeout_ends_the_wait_but_not_the_record(mock_cluster: MockCluster, topic: str) -> None:
     mock_cluster.create_topic(topic)
     async with Producer(bootstrap_servers=mock_cluster.bootstrap_servers, linger_ms=0) as producer:
         await producer.send(topic, b"warm")
@@ -79,10 +79,10 @@ async def test_awaiters_of_one_record_do_not_cancel_each_other(mock_cluster: Moc
     assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes[::2])
 
 
-async def test_cancelled_in_line_is_never_sent(mock_cluster: MockCluster, topic: str) -> None:
+async def test_a_record_cancelled_in_a_queue_is_never_sent(mock_cluster: MockCluster, topic: str) -> None:
     mock_cluster.create_topic(topic)
     async with Producer(bootstrap_servers=mock_cluster.bootstrap_servers) as producer:
-        # Before the first metadata every record is in line.
+        # Before the first metadata every record is in a queue.
         deliveries = [producer.send(topic, b"%d" % number) for number in range(10)]
         assert all(delivery.cancel() for delivery in deliveries[::2])
         assert all(delivery.withdrawn for delivery in deliveries[::2])
@@ -137,7 +137,7 @@ async def test_flush_and_drain_can_be_cancelled(mock_cluster: MockCluster, topic
         assert [delivery.result().offset for delivery in deliveries] == list(range(1, 151))
 
 
-async def test_closed_producer_takes_nothing(mock_cluster: MockCluster, topic: str) -> None:
+async def test_a_closed_producer_accepts_nothing(mock_cluster: MockCluster, topic: str) -> None:
     mock_cluster.create_topic(topic)
     producer = Producer(bootstrap_servers=mock_cluster.bootstrap_servers)
     await producer.start()
@@ -152,12 +152,12 @@ async def test_closed_producer_takes_nothing(mock_cluster: MockCluster, topic: s
 # Leaks
 
 
-# Embedded brokers of other tests run in this process, and what they ask each other is there for a long poll.
+# Embedded brokers of other tests run in this process, and their requests to each other last for a long poll.
 _OF_BROKERS = ("aioproducer.protocol.messages.fetch", "aioproducer.protocol.messages.headers")
 
 
 async def _trouble(cluster: MockCluster, topic: str) -> list[weakref.ref[object]]:
-    """A producer that meets failed batches, retries and cancelled deliveries, and is closed."""
+    """Run a producer with failed batches, retries and cancelled deliveries, and close it."""
     references: list[weakref.ref[object]] = []
     kept = []
     async with Producer(
@@ -192,7 +192,7 @@ async def _trouble(cluster: MockCluster, topic: str) -> list[weakref.ref[object]
 async def test_nothing_is_left_of_a_closed_producer(
     mock_cluster: MockCluster, three_embedded: InProcessCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Its brokers have something to ask each other for.
+    # Gives the brokers a reason for requests to each other.
     three_embedded.create_topic(topic, 3, 3)
     # pytest keeps log records, and with them the errors in their arguments.
     monkeypatch.setattr(logging.getLogger("aioproducer"), "disabled", True)

@@ -19,7 +19,7 @@ def brokers(request: pytest.FixtureRequest) -> KafkaCluster | InProcessCluster:
     return found
 
 
-def test_a_file_goes_in_and_comes_out(brokers, topic, tmp_path, monkeypatch, capfd):
+def test_a_file_is_produced_and_consumed_unchanged(brokers, topic, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("AIOPRODUCER_BOOTSTRAP_SERVERS", brokers.bootstrap_servers)
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     rows = [{"id": f"k{number % 7}", "n": number} for number in range(3000)]
@@ -63,7 +63,7 @@ def test_the_doctor_passes_every_check(brokers, capfd):
     assert all(cluster[f"broker {number + 1}"]["status"] == "ok" for number in range(len(addresses)))
     if isinstance(brokers, KafkaCluster):
         assert "metadata.version " in cluster["features"]["text"]
-        # The brokers have the clock of this machine; their answer needs less than a second even on a busy one.
+        # The brokers use this machine's clock; their response needs less than a second even on a busy machine.
         assert cluster["clock"]["status"] == "ok"
         assert "the controller is 0." in cluster["clock"]["text"]
     else:
@@ -71,7 +71,7 @@ def test_the_doctor_passes_every_check(brokers, capfd):
         assert cluster["clock"]["status"] == "unknown"
 
 
-async def test_a_reader_waits_for_what_is_not_there_yet(brokers, topic):
+async def test_a_reader_waits_for_missing_records(brokers, topic):
     from aioproducer import Producer
 
     async with Admin(bootstrap_servers=brokers.bootstrap_servers) as admin:

@@ -1,4 +1,4 @@
-"""Clients that this project did not write, on the embedded broker: each reads what all of them wrote."""
+"""Clients of other projects on the embedded broker: each reads the records of all of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COUNT = 60
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 Values = dict[int, list[bytes]]
-"""Partition -> values in the order in which they stand there."""
+"""Values in their order, by partition."""
 
 
 def _values(writer: str) -> list[bytes]:
@@ -100,7 +100,7 @@ def _kafka_python(idempotent: bool, codec: str | None) -> Callable[[str, str], N
 
 
 def _java(main: str, *arguments: str, text: str | None = None) -> str:
-    """What a tool of Kafka's prints."""
+    """Return the output of one of Kafka's tools."""
     classpath = f"{jars.resolve(jars.TOOLS)}/*"
     command = [jars.java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", classpath, main]
     run = subprocess.run(
@@ -125,7 +125,7 @@ def _verifiable_producer(bootstrap_servers: str, _writer: str) -> None:
     output = _java(
         "org.apache.kafka.tools.VerifiableProducer",
         *("--bootstrap-server", bootstrap_servers, "--topic", TOPIC, "--max-messages", str(COUNT), "--acks", "-1"),
-        # It numbers its records and puts this before the numbers.
+        # Prefix of the numbers of its records.
         *("--value-prefix", "77"),
     )
     said = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
@@ -256,7 +256,7 @@ class Written:
         self._done: set[str] = set()
 
     def by(self, writers: Sequence[str]) -> None:
-        """Let those write that have not yet."""
+        """Run the writers that have not written yet."""
         for writer in writers:
             if writer not in self._done:
                 WRITERS[writer](self.bootstrap_servers, writer)
@@ -265,7 +265,7 @@ class Written:
 
 @pytest.fixture(scope="module")
 def written() -> Iterator[Written]:
-    """Three nodes in a process of their own."""
+    """Three nodes in a separate process."""
     properties = {"min.insync.replicas": "2", "group.initial.rebalance.delay.ms": "0"}
     with EmbeddedProcess(3, properties=properties) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
@@ -273,12 +273,12 @@ def written() -> Iterator[Written]:
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_foreign_client_writes(written: Written, writer: str) -> None:
+def test_each_client_writes(written: Written, writer: str) -> None:
     written.by([writer])
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_foreign_client_reads_what_all_wrote(written: Written, reader: str) -> None:
+def test_each_client_reads_the_records_of_all(written: Written, reader: str) -> None:
     written.by(list(WRITERS))
     found = READERS[reader](written.bootstrap_servers)
     assert sorted(value for values in found.values() for value in values) == EXPECTED
@@ -302,7 +302,7 @@ def test_groups_offsets_are_read_by_another_client(written: Written) -> None:
         other.close()
 
 
-# Who sets a topic's configurations by AlterConfigs, which takes away what is not named; aiokafka knows no other way.
+# aiokafka sets a topic's configurations only by AlterConfigs, which removes keys that are not named.
 
 
 def _confluent_sets(bootstrap_servers: str, topic: str, configs: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Transactional producers that this project did not write, at the same time on the embedded broker.
+"""Transactional producers of other projects, at the same time on the embedded broker.
 
 Each commits, aborts, sends offsets to its transactions, and is fenced by a second one with its transactional id.
 """
@@ -38,15 +38,15 @@ TRANSACTIONS = 20
 ABORTED = 3
 """One transaction of this many is aborted."""
 RECORDS = 2 * PARTITIONS
-"""Of each transaction, in all partitions."""
+"""Records of each transaction, in all partitions."""
 TIMEOUT = 30.0
 
 Values = dict[int, list[bytes]]
-"""Partition -> values in order."""
+"""Values in order, by partition."""
 
 
 def _values(client: str, transaction: object) -> list[tuple[int, bytes]]:
-    """The partition and the value of each record of a transaction."""
+    """Return the partition and the value of each record of a transaction."""
     return [(record % PARTITIONS, f"{client}:{transaction}:{record}".encode()) for record in range(RECORDS)]
 
 
@@ -196,7 +196,7 @@ class Written:
         self.futures = futures
 
     def wait(self) -> None:
-        """Until all clients have ended; the first failure is raised."""
+        """Wait until all clients have ended; raise the first failure."""
         wait(self.futures.values())
         for future in self.futures.values():
             future.result()
@@ -204,7 +204,7 @@ class Written:
 
 @pytest.fixture(scope="module", params=[2, 1])
 def written(request: pytest.FixtureRequest) -> Iterator[Written]:
-    """Three nodes in a process of their own, of both generations of the protocol."""
+    """Three nodes in a separate process, of both generations of the protocol."""
     with (
         EmbeddedProcess(
             3, properties={"min.insync.replicas": "2"}, features={"transaction.version": request.param}
@@ -217,7 +217,7 @@ def written(request: pytest.FixtureRequest) -> Iterator[Written]:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_foreign_client_commits_aborts_and_is_fenced(written: Written, client: str) -> None:
+def test_each_client_commits_aborts_and_is_fenced(written: Written, client: str) -> None:
     written.futures[client].result()
 
 
@@ -230,7 +230,7 @@ def _of_reader(servers: str) -> Values:
     async def read() -> Values:
         found: Values = {}
         async with Admin(bootstrap_servers=servers) as admin:
-            # High watermarks: the markers of the last transaction may be on their way.
+            # The high watermarks: the markers of the last transaction may not be replicated yet.
             ends = await admin.list_offsets(TOPIC, dict.fromkeys(range(PARTITIONS), "latest"))
         reader = Reader(TOPIC, stop=ends, isolation_level="read_committed", bootstrap_servers=servers)
         async with reader, asyncio.timeout(TIMEOUT):

@@ -33,10 +33,10 @@ PROPERTIES = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitio
 
 
 class Member(Protocol):
-    """A consumer in a group, whose calls block for short whiles."""
+    """A consumer in a group, with calls that block for a short time."""
 
     def poll(self) -> list[bytes]:
-        """What has come, after a short wait; takes part in the group's life."""
+        """Return new records after a short wait; this also keeps the member in the group."""
 
     def assignment(self) -> set[int]: ...
 
@@ -97,7 +97,7 @@ class PythonMember:
             heartbeat_interval_ms=200,
             metadata_max_age_ms=1000,
         )
-        # Elected leader before it knows the topic, it assigns nothing and never joins again.
+        # If it is elected leader before it has the topic's metadata, it assigns nothing and never joins again.
         assert self._consumer.partitions_for_topic(TOPIC) == set(range(PARTITIONS))
 
     def poll(self) -> list[bytes]:
@@ -115,7 +115,7 @@ class PythonMember:
 
 
 class AioMember:
-    """aiokafka's consumer, on a loop of its own."""
+    """aiokafka's consumer, on a separate loop."""
 
     def __init__(self, bootstrap_servers: str, group_id: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -163,7 +163,7 @@ MEMBERS: dict[str, Callable[[str, str], Member]] = {
 
 
 class Running:
-    """A member that is polled all the time in a thread of its own, as an application does."""
+    """A member that a thread polls continuously, as an application does."""
 
     def __init__(self, make: Callable[[], Member]) -> None:
         self._make = make
@@ -195,7 +195,7 @@ class Running:
         return self._commit.is_set()
 
     def commit(self) -> None:
-        """Commit what was polled; done when ``is_committing`` is false again."""
+        """Commit the polled records; done when ``is_committing`` is false again."""
         self._commit.set()
 
     def end(self) -> None:
@@ -207,7 +207,7 @@ class Running:
 
 @contextmanager
 def running(*made: Callable[[], Member]) -> Iterator[list[Running]]:
-    """Members that end with the block; what went wrong in them is raised there."""
+    """Run members that end with the block, which raises their errors."""
     with ExitStack() as stack:
         members = []
         for make in made:
@@ -220,7 +220,7 @@ def running(*made: Callable[[], Member]) -> Iterator[list[Running]]:
 
 
 async def until(condition: Callable[[], bool], members: list[Running]) -> None:
-    """Wait for what members of another thread are to bring about."""
+    """Wait for a condition that members in other threads bring about."""
     deadline = time.monotonic() + DEADLINE
     while not condition():
         for member in members:
@@ -231,7 +231,7 @@ async def until(condition: Callable[[], bool], members: list[Running]) -> None:
 
 
 def write(cluster: BrokerCluster, values: list[bytes]) -> None:
-    """Put ``values`` into the topic, by turns into its partitions."""
+    """Produce ``values`` to the topic's partitions in rotation."""
     for index in range(PARTITIONS):
         mine = values[index::PARTITIONS]
         leader = cluster.image.partition(TOPIC, index).leader
@@ -245,7 +245,7 @@ def numbered(start: int, end: int) -> list[bytes]:
 
 
 async def ended(block: ExitStack) -> None:
-    """Leave ``block``, whose members need this loop to say goodbye to the broker."""
+    """Leave ``block``; its members need this loop to leave the group."""
     await asyncio.to_thread(block.close)
 
 
@@ -281,7 +281,7 @@ async def test_two_members_share_partitions_and_one_takes_over(client: str) -> N
             await ended(block)
         assert not group.members
 
-        # Who comes later goes on where the others have stopped.
+        # A later member continues where the others have stopped.
         write(cluster, numbered(80, 120))
         block = ExitStack()
         try:
@@ -316,7 +316,7 @@ async def test_committed_offsets_survive_a_restart(client: str, tmp_path: Path) 
             write(cluster, numbered(start + 40, start + 80))
 
 
-async def test_a_static_member_comes_back_without_a_rebalance() -> None:
+async def test_a_static_member_returns_without_a_rebalance() -> None:
     async with BrokerCluster(1, properties=PROPERTIES) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
         servers = cluster.bootstrap_servers
@@ -338,7 +338,7 @@ async def test_a_static_member_comes_back_without_a_rebalance() -> None:
             await ended(block)
 
 
-async def test_a_group_goes_on_when_its_coordinator_dies() -> None:
+async def test_a_group_continues_when_its_coordinator_is_killed() -> None:
     properties = {**PROPERTIES, "offsets.topic.num.partitions": 1, "offsets.topic.replication.factor": 3}
     async with BrokerCluster(3, properties=properties) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS, 3)
@@ -367,7 +367,7 @@ async def test_a_group_goes_on_when_its_coordinator_dies() -> None:
 
 
 def decoded_by_kafka(data_dir: Path) -> list[dict[str, Any]]:
-    """The values in the log of __consumer_offsets as DumpLogSegments reads them."""
+    """Return the values in the log of __consumer_offsets as DumpLogSegments reads them."""
     (segment,) = data_dir.rglob("__consumer_offsets-0/*.log")
     tools = jars.resolve(jars.TOOLS)
     command = [jars.java(), *jars.SHORT_LIVED, "-cp", f"{tools}/*", "org.apache.kafka.tools.DumpLogSegments"]
@@ -382,7 +382,7 @@ def decoded_by_kafka(data_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(text) for text in re.findall(r"payload: (\{.*\})$", dumped.stdout, re.MULTILINE)]
 
 
-async def test_kafka_reads_what_is_written_of_groups(tmp_path: Path) -> None:
+async def test_kafka_reads_the_records_of_groups(tmp_path: Path) -> None:
     properties = {**PROPERTIES, "offsets.topic.num.partitions": 1}
     async with BrokerCluster(1, properties=properties, data_dir=tmp_path) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)

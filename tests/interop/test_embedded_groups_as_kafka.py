@@ -1,4 +1,4 @@
-"""The embedded broker's groups beside Apache Kafka's: the same requests, answer by answer."""
+"""The embedded broker's groups compared with Apache Kafka's: the same requests, response by response."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 
 def comparable(response: object) -> str:
-    """The answer without what is another one each time: ids of members and topics, ports, and the order of members."""
+    """Return the response without varying parts: ids of members and topics, ports, and the order of members."""
     if isinstance(response, JoinGroupResponse):
         response.members.sort(key=lambda member: member.member_id)
     text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID", repr(response))
@@ -108,7 +108,7 @@ def fetch(g: str = "gs", t: str = "t", ps: Iterable[int] = (0, 1, 9), all: bool 
 
 
 class Judged:
-    """A cluster that is asked, and what it has answered."""
+    """A cluster, and its responses."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.host, port = bootstrap_servers.split(":")
@@ -125,7 +125,7 @@ class Judged:
             client.close()
 
     async def coordinator(self, client: PeerClient) -> None:
-        """Wait until there is one and it has loaded its groups."""
+        """Wait until there is a coordinator that has loaded its groups."""
         async with asyncio.timeout(TIMEOUT):
             while True:
                 found = await client.request(FindCoordinatorRequest(key="group"), 3, TIMEOUT)
@@ -135,7 +135,7 @@ class Judged:
                 await asyncio.sleep(0.05)
 
     async def state(self, client: PeerClient, group: str, state: str) -> None:
-        """Wait until a group is in a state: what brings it there is asked over another connection."""
+        """Wait until a group is in a state, which requests on another connection cause."""
         async with asyncio.timeout(TIMEOUT):
             while True:
                 described = await client.request(DescribeGroupsRequest(groups=[group]), 6, TIMEOUT)
@@ -149,7 +149,7 @@ class Judged:
 
 
 async def scenario(judged: Judged) -> None:
-    """Everything that groups are asked for, rightly and wrongly."""
+    """Send valid and invalid requests of all kinds about groups."""
     c = judged.client("me")
     others = [judged.client("o1"), judged.client("o2")]
     out = judged.answers
@@ -424,7 +424,7 @@ async def answers_of(bootstrap_servers: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def kafka_s_answers() -> list[str]:
-    """What Apache Kafka answers."""
+    """Apache Kafka's responses."""
     with KafkaCluster(1) as kafka:
         kafka.create_topic("t", 2)
         return asyncio.run(answers_of(kafka.bootstrap_servers))

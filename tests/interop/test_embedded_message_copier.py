@@ -22,7 +22,7 @@ OF_A_TRANSACTION = 100
 
 
 class Copier:
-    """A copier that aborts some of its transactions and copies what they had again."""
+    """A copier that aborts some of its transactions and copies their messages again."""
 
     def __init__(self, servers: str, source: str, target: str, log: Path) -> None:
         command = [jars.java(), "-Xmx256m", *jars.SHORT_LIVED, "-cp", f"{jars.resolve(jars.TOOLS)}/*"]
@@ -34,12 +34,12 @@ class Copier:
 
     @property
     def remaining(self) -> int:
-        """Messages that it has not copied yet, by its last report."""
+        """Number of messages that it has not copied yet, by its last report."""
         lines = [line for line in self._process.log.read_text().splitlines() if line.startswith("{")]
         return int(json.loads(lines[-1])["remaining"]) if lines else MESSAGES
 
     def wait_for(self, copied: int) -> None:
-        """Until it has copied so many, and not yet all."""
+        """Wait until it has copied that many messages, but not all."""
         deadline = time.monotonic() + 60
         while MESSAGES - (remaining := self.remaining) < copied:
             assert self._process.returncode is None, self._process.tail()
@@ -74,7 +74,7 @@ def _coordinator(servers: str, transactional_id: str) -> int:
     return asyncio.run(ask())
 
 
-def test_all_messages_are_copied_once_though_nodes_are_bounced(
+def test_all_messages_are_copied_once_although_nodes_restart(
     three_embedded: InProcessCluster, topic: str, tmp_path: Path
 ) -> None:
     source, target, servers = f"{topic}-in", f"{topic}-out", three_embedded.bootstrap_servers
@@ -92,5 +92,5 @@ def test_all_messages_are_copied_once_though_nodes_are_bounced(
     copier.end()
     copied = three_embedded.read_back(target, committed=True)[0]
     assert [record.value for record in copied] == values
-    # Aborts have left records that only readers of all records see.
+    # Aborts leave records that only readers of uncommitted records see.
     assert len(three_embedded.read_back(target)[0]) > MESSAGES

@@ -1,4 +1,4 @@
-"""An embedded broker on disk is killed again and again under load: what it has acknowledged it still has, once."""
+"""An embedded broker on disk is killed repeatedly under load: acknowledged records are stored once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kafka.dump import check_batches
 from tests.kafka.embedded import EmbeddedProcess
 from tests.kafka.ledger import Ledger, Place, verify
 
-# How often the process is killed; `make soak` asks for ten times as many.
+# Number of kills; ten times as many with `make soak`.
 KILLS = 10 * int(os.environ.get("AIOPRODUCER_SOAK_ROUNDS", "1"))
 
 PARTITIONS = 3
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(60 + 20 * KILLS)
 
 
 class Load:
-    """Records of an idempotent producer, as fast as it takes them."""
+    """Sends records by an idempotent producer, as fast as it accepts them."""
 
     def __init__(self, cluster: EmbeddedProcess, topic: str, sender: str) -> None:
         self.ledger = Ledger(sender)
@@ -53,7 +53,7 @@ class Load:
             self.ledger.fail(value, broker_error(error.code(), error.str()))
 
     def run(self, seconds: float) -> None:
-        """Send for so long; waits where the producer's queue is full."""
+        """Send for ``seconds``; wait while the producer's queue is full."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for _ in range(50):
@@ -68,7 +68,7 @@ class Load:
             self._producer.poll(0.002)
 
     def until_acked(self, count: int, timeout: float = 60) -> None:
-        """Send on until ``count`` further records were acknowledged."""
+        """Send until ``count`` further records are acknowledged."""
         target = len(self.ledger.acked) + count
         deadline = time.monotonic() + timeout
         while len(self.ledger.acked) < target:
@@ -77,12 +77,12 @@ class Load:
             self.run(0.02)
 
     def settle(self) -> None:
-        """Until every record has an outcome."""
+        """Wait until every record has an outcome."""
         assert self._producer.flush(60) == 0
 
 
 def _check_acked(load: Load, cluster: EmbeddedProcess, topic: str) -> None:
-    """What was acknowledged up to now is there; what comes in meanwhile may be there or not."""
+    """Check that all records acknowledged so far are stored; later ones may be stored or not."""
     acked = dict(load.ledger.acked)
     stored = cluster.read_back(topic, at_least=len(acked))
     places = {record.value: Place(partition, record.offset) for partition in stored for record in stored[partition]}
@@ -101,7 +101,7 @@ def test_acknowledged_records_survive_sigkill(nodes: int, topic: str) -> None:
         for _ in range(kills):
             load.until_acked(500)
             cluster.kill()
-            # The producer goes on sending to a broker that is not there.
+            # The producer continues to send while the broker is down.
             load.run(0.05)
             cluster.start()
             _check_acked(load, cluster, topic)
@@ -112,7 +112,7 @@ def test_acknowledged_records_survive_sigkill(nodes: int, topic: str) -> None:
         assert verdict == (load.ledger.sent, load.ledger.sent, 0)
         assert cluster.terminate() == 0
         _check_logs(cluster, topic)
-        # And after an orderly end.
+        # Also after a clean shutdown.
         cluster.start()
         assert verify(load.ledger, cluster.read_back(topic)) == verdict
 
@@ -127,5 +127,5 @@ def _check_logs(cluster: EmbeddedProcess, topic: str) -> None:
 
 
 def _log_bytes(folder: Path) -> bytes:
-    """All segments of a replica, one after the other: replicas may cut them at different places."""
+    """Return all segments of a replica joined, as replicas may split them at different offsets."""
     return b"".join(segment.read_bytes() for segment in sorted(folder.glob("*.log")))

@@ -1,4 +1,4 @@
-"""An embedded broker on disk is killed in the middle of transactions: each is there as a whole or not at all."""
+"""An embedded broker on disk is killed during transactions: each is visible completely or not at all."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.kafka.cluster import KafkaCluster
 from tests.kafka.consuming import StoredRecord
 from tests.kafka.embedded import EmbeddedProcess
 
-# How often the process is killed; `make soak` asks for ten times as many.
+# Number of kills; ten times as many with `make soak`.
 KILLS = 4 * int(os.environ.get("AIOPRODUCER_SOAK_ROUNDS", "1"))
 
 PARTITIONS = 3
 RECORDS = 6
-"""Of each transaction, in all partitions."""
+"""Records of each transaction, in all partitions."""
 TIMEOUT = 30
 PROPERTIES = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 ENDED = {"Empty", "CompleteCommit", "CompleteAbort"}
@@ -38,18 +38,18 @@ Stored = Mapping[int, Sequence[StoredRecord]]
 
 
 class Worker:
-    """One transaction after the other, each with records in all partitions and an offset of the worker's group."""
+    """Runs one transaction after the other, each with records in all partitions and an offset of the worker's group."""
 
     def __init__(self, name: str, transaction_timeout_ms: int) -> None:
         self.name = name
         self._transaction_timeout_ms = transaction_timeout_ms
         self.outcomes: dict[int, str] = {}
-        """Of the transactions whose end is known."""
+        """Numbers of the transactions with a known outcome."""
         self.begun = 0
         self.stopping = False
 
     async def run(self, servers: str, topic: str) -> None:
-        """Until ``stopping``; cancelled, it leaves its transaction as it is."""
+        """Run until ``stopping``; a cancellation leaves its transaction open."""
         chance = random.Random(self.name)
         producer = Producer(
             bootstrap_servers=servers,
@@ -97,7 +97,7 @@ async def _until_committed(workers: Sequence[Worker]) -> None:
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel the workers; not one may have failed before."""
+    """Cancel the workers; none may have failed before."""
     for task in tasks:
         assert not task.done() or task.result() is None
         task.cancel()
@@ -106,7 +106,7 @@ async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 
 async def _until_ended(servers: str, workers: Sequence[Worker]) -> dict[str, tuple[int, str]]:
-    """Wait until no transaction of the workers is open; transactional id -> producer id and state."""
+    """Wait until no transaction of the workers is open; return producer id and state by transactional id."""
     begun = {worker.name for worker in workers if worker.outcomes}
     deadline = time.monotonic() + TIMEOUT
     async with Admin(bootstrap_servers=servers, timeout=TIMEOUT) as admin:
@@ -119,7 +119,7 @@ async def _until_ended(servers: str, workers: Sequence[Worker]) -> dict[str, tup
 
 
 def _whole(workers: Sequence[Worker], stored: Stored) -> dict[str, list[int]]:
-    """Worker -> its transactions that readers see, each of which has to be whole, in order and there once."""
+    """Return each worker's visible transactions, after checking that each is complete, in order and there once."""
     for records in stored.values():
         values = [record.value or b"" for record in records]
         assert len(values) == len(set(values))
@@ -147,7 +147,7 @@ def _offset(servers: str, group: str, topic: str) -> int:
 
 
 def _check(workers: Sequence[Worker], stored: Stored) -> dict[str, list[int]]:
-    """Worker -> its transactions that readers see: among them all that are known to be committed, none aborted."""
+    """Check that each worker's visible transactions contain all committed ones and no aborted one."""
     seen = _whole(workers, stored)
     for worker in workers:
         numbers = set(seen[worker.name])
@@ -158,7 +158,7 @@ def _check(workers: Sequence[Worker], stored: Stored) -> dict[str, list[int]]:
 
 
 def _check_offsets(workers: Sequence[Worker], servers: str, topic: str, seen: Mapping[str, list[int]]) -> None:
-    """The offsets are of the last transaction that readers see."""
+    """Check that the offsets are those of the last visible transaction."""
     for worker in workers:
         last = max(seen[worker.name], default=confluent_kafka.OFFSET_INVALID)
         assert _offset(servers, worker.name, topic) == last
@@ -166,7 +166,7 @@ def _check_offsets(workers: Sequence[Worker], servers: str, topic: str, seen: Ma
 
 @pytest.mark.parametrize("nodes", [1, 3])
 async def test_transactions_are_whole_after_sigkill(nodes: int, topic: str) -> None:
-    """Of some clients that go on over the kill, and of others that end with the broker."""
+    """Some clients continue after the kill, others end with the broker."""
     kills = KILLS if nodes == 1 else max(2, KILLS // 2)
     properties = {**PROPERTIES, "min.insync.replicas": "1" if nodes == 1 else "2"}
     chance = random.Random(nodes)
@@ -174,7 +174,7 @@ async def test_transactions_are_whole_after_sigkill(nodes: int, topic: str) -> N
         await asyncio.to_thread(cluster.create_topic, topic, PARTITIONS, config={"segment.bytes": "1048576"})
         all_workers: list[Worker] = []
         for number in range(kills):
-            # A transaction whose time is up would fence its producer.
+            # A transaction that times out would fence its producer.
             goes_on = [Worker(f"goes-on-{number}-{index}", 60_000) for index in range(2)]
             ends = [Worker(f"ends-{number}-{index}", 1500) for index in range(4)]
             all_workers += goes_on + ends
@@ -191,7 +191,7 @@ async def test_transactions_are_whole_after_sigkill(nodes: int, topic: str) -> N
             await _until_ended(cluster.bootstrap_servers, all_workers)
             stored = await asyncio.to_thread(cluster.read_back, topic, committed=True)
             seen = _check(all_workers, stored)
-            # A consumer for each takes its time.
+            # A consumer for each one would take long.
             await asyncio.to_thread(_check_offsets, goes_on + ends, cluster.bootstrap_servers, topic, seen)
         assert all(seen.values())
         assert await asyncio.to_thread(cluster.terminate) == 0
@@ -210,10 +210,10 @@ def _make_internal_topics(kafka: KafkaCluster, topic: str) -> None:
 
 
 def _end(kafka: KafkaCluster) -> None:
-    """End the node orderly.
+    """End the node by SIGTERM.
 
-    A killed one starts with itself as the leader of all partitions and as the coordinator, finds no address of itself
-    before it has registered, and ends transactions without markers, as if their topics were deleted.
+    A killed node of Kafka starts as the leader of all partitions and as the coordinator. It has no address of itself
+    before it has registered, so it ends transactions without markers, as if their topics were deleted.
     """
     process = kafka.nodes[1].process
     assert process is not None
@@ -222,7 +222,7 @@ def _end(kafka: KafkaCluster) -> None:
 
 
 def _replace(folder: Path, ours: Path) -> None:
-    """Put our log in the place of Kafka's, under the topic id that Kafka knows."""
+    """Replace Kafka's log by ours, under Kafka's topic id."""
     metadata = (folder / "partition.metadata").read_bytes()
     shutil.rmtree(folder)
     shutil.copytree(ours, folder)
@@ -230,7 +230,7 @@ def _replace(folder: Path, ours: Path) -> None:
 
 
 async def test_kafka_ends_the_transactions_of_a_killed_broker_as_the_broker_itself(topic: str) -> None:
-    """Both start on the folder as SIGKILL has left it."""
+    """Both start on the folder that SIGKILL has left."""
     internal = {"transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"}
     workers = [Worker(f"worker-{index}", 3000) for index in range(8)]
     with ExitStack() as stack:
@@ -265,6 +265,6 @@ async def test_kafka_ends_the_transactions_of_a_killed_broker_as_the_broker_itse
             found.append((states, seen))
         assert found[0] == found[1]
         states, seen = found[0]
-        # Of 8 workers some had sent records of a transaction that they had not ended.
+        # Some of the 8 workers had sent records of a transaction that was still open.
         assert "CompleteAbort" in {state for _, state in states.values()}
         assert all(seen.values())

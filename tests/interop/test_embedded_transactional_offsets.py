@@ -1,6 +1,6 @@
 """A group's offsets in transactions, committed by the producers of confluent-kafka, aiokafka and kafka-python.
 
-librdkafka states the member and generation of its consumer; aiokafka and kafka-python state the group alone.
+librdkafka sends the member and generation of its consumer; aiokafka and kafka-python send only the group.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ PROPERTIES = {
 
 
 def confluent_commits(bootstrap_servers: str) -> None:
-    """Two transactions of librdkafka by the metadata of its consumer: offset 5, and 9, which is aborted."""
+    """Run two transactions of librdkafka with its consumer's metadata: offset 5, and 9, which is aborted."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
             "group.id": GROUP,
             "session.timeout.ms": 6000,
-            # Otherwise the consumer commits its own position when it closes.
+            # Otherwise the consumer commits its position when it closes.
             "enable.auto.commit": False,
         }
     )
@@ -63,7 +63,7 @@ def confluent_commits(bootstrap_servers: str) -> None:
 
 
 def aiokafka_commits(bootstrap_servers: str) -> None:
-    """The same by aiokafka."""
+    """Run the same transactions by aiokafka."""
 
     async def run() -> None:
         producer = AIOKafkaProducer(bootstrap_servers=bootstrap_servers, transactional_id="aiokafka")
@@ -81,7 +81,7 @@ def aiokafka_commits(bootstrap_servers: str) -> None:
 
 
 def kafka_python_commits(bootstrap_servers: str) -> None:
-    """The same by kafka-python."""
+    """Run the same transactions by kafka-python."""
     producer = kafka.KafkaProducer(bootstrap_servers=bootstrap_servers.split(","), transactional_id="python")
     try:
         producer.init_transactions()
@@ -102,7 +102,7 @@ CLIENTS = {"confluent-kafka": confluent_commits, "aiokafka": aiokafka_commits, "
 
 
 def stable_offset(bootstrap_servers: str) -> int:
-    """The group's offset for a consumer of librdkafka, which asks for stable offsets and waits for them."""
+    """Return the group's offset for a consumer of librdkafka, which requests stable offsets and waits for them."""
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap_servers, "group.id": GROUP, "enable.auto.commit": False}
     )

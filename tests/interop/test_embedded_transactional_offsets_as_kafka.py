@@ -1,4 +1,4 @@
-"""TxnOffsetCommit, and what other group requests answer beside pending offsets, as Apache Kafka answers them."""
+"""TxnOffsetCommit, and other group requests during pending offsets, have Apache Kafka's responses."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ AnswerT = TypeVar("AnswerT", AddOffsetsToTxnResponse, EndTxnResponse)
 
 
 def comparable(response: object) -> str:
-    """The answer without the id of the topic, which is another one each time."""
+    """Return the response without the id of the topic, which varies."""
     return re.sub(r"topic_id=(?!(00|01){16})[0-9a-f]{32}", "topic_id=TOPIC", repr(response))
 
 
 class Judged:
-    """A cluster that is asked, and what it has answered."""
+    """A cluster, and its responses."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         host, port = bootstrap_servers.split(":")
@@ -93,7 +93,7 @@ class Judged:
                 await asyncio.sleep(0.05)
 
     async def stable(self, group_id: str) -> None:
-        """Wait until the group has no pending offset: markers are written after EndTxn is answered."""
+        """Wait until the group has no pending offset: markers are written after the response to EndTxn."""
         topic = OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1])
         request = OffsetFetchRequest(group_id=group_id, topics=[topic], require_stable=True)
         async with asyncio.timeout(TIMEOUT):
@@ -148,7 +148,7 @@ class Producer:
         return TxnOffsetCommitRequest(**{**fields, **changes})  # type: ignore[arg-type]  # the fields by name
 
     async def add(self, group_id: str) -> None:
-        """AddOffsetsToTxn, which the first generation needs."""
+        """Send AddOffsetsToTxn, which the first generation needs."""
         request = AddOffsetsToTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,
@@ -180,7 +180,7 @@ class Producer:
 
 
 async def fetched(judged: Judged, name: str, group_id: str) -> None:
-    """What the group's offsets are, in each version that knows ``require_stable``, and for those without it."""
+    """Request the group's offsets, in versions with ``require_stable`` and without it."""
     named = [OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1, 9])]
     for topics in (named, None):
         for stable in (True, False):
@@ -306,7 +306,7 @@ async def deletions(judged: Judged) -> None:
 
 
 async def written(judged: Judged) -> None:
-    """What ``__consumer_offsets`` contains of transactions: their batches and markers."""
+    """Return the batches and markers of transactions in ``__consumer_offsets``."""
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=2**24)
     topic = FetchTopic(topic="__consumer_offsets", partitions=[partition])
     fetch = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[topic])
@@ -320,7 +320,7 @@ async def written(judged: Judged) -> None:
 
 
 def _content(batch: RecordBatch, key: bytes | None, value: bytes | None) -> object:
-    """A record, but for the time of the commit and the id of the topic."""
+    """Return a record without the time of the commit and the id of the topic."""
     if batch.is_control:
         return key, value
     record = decode_record(key, value)
@@ -344,7 +344,7 @@ async def answers_of(bootstrap_servers: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def kafka_s_answers() -> list[str]:
-    """What Apache Kafka answers."""
+    """Apache Kafka's responses."""
     with KafkaCluster(1) as kafka:
         kafka.create_topic("t", 2)
         return asyncio.run(answers_of(kafka.bootstrap_servers))

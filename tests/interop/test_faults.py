@@ -1,4 +1,4 @@
-"""Leaders that move, brokers that die under load, topics that go and come back: what was acknowledged is there once."""
+"""Moved leaders, killed brokers and recreated topics under load: acknowledged records are stored once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.kafka.in_process import InProcessCluster
 from tests.kafka.ledger import verify
 from tests.kafka.load import Load
 
-# How often each scenario repeats its fault; `make soak` asks for more.
+# Repetitions of each fault; more with `make soak`.
 ROUNDS = int(os.environ.get("AIOPRODUCER_SOAK_ROUNDS", "1"))
 
 Cluster = KafkaCluster | InProcessCluster
@@ -31,7 +31,7 @@ def _check(cluster: Cluster, topic: str, load: Load, partitions: int) -> None:
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 5])
-async def test_leader_moves_under_load(three_brokers: Cluster, topic: str, max_in_flight: int) -> None:
+async def test_moved_leaders_lose_nothing_under_load(three_brokers: Cluster, topic: str, max_in_flight: int) -> None:
     await asyncio.to_thread(three_brokers.create_topic, topic, 3)
     async with Producer(
         bootstrap_servers=three_brokers.bootstrap_servers,
@@ -50,7 +50,9 @@ async def test_leader_moves_under_load(three_brokers: Cluster, topic: str, max_i
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 @pytest.mark.parametrize("compression_type", ["lz4"])
-async def test_broker_of_three_dies_under_load(three_brokers: Cluster, topic: str, compression_type: str) -> None:
+async def test_a_killed_broker_of_three_loses_nothing_under_load(
+    three_brokers: Cluster, topic: str, compression_type: str
+) -> None:
     await asyncio.to_thread(three_brokers.create_topic, topic, 3)
     async with Producer(
         bootstrap_servers=three_brokers.bootstrap_servers,
@@ -70,7 +72,7 @@ async def test_broker_of_three_dies_under_load(three_brokers: Cluster, topic: st
                     await asyncio.to_thread(three_brokers.restart, victim)
                 await load.more(200)
                 await asyncio.to_thread(three_brokers.wait_in_sync, topic)
-                # Back to the broker that died: the producer must have learned to reach it again.
+                # Move back to the killed broker: the producer must reach it again.
                 await asyncio.to_thread(three_brokers.move_leader, topic, 0, victim)
                 await load.more(100)
     _check(three_brokers, topic, load, 3)
@@ -78,7 +80,7 @@ async def test_broker_of_three_dies_under_load(three_brokers: Cluster, topic: st
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 @pytest.mark.parametrize("idempotent", [True, False])
-async def test_only_broker_dies_under_load(topic: str, one_broker: Cluster, idempotent: bool) -> None:
+async def test_a_killed_only_broker_loses_nothing_under_load(topic: str, one_broker: Cluster, idempotent: bool) -> None:
     await asyncio.to_thread(one_broker.create_topic, topic, 3)
     async with Producer(
         bootstrap_servers=one_broker.bootstrap_servers, enable_idempotence=idempotent, request_timeout_ms=5000
@@ -94,13 +96,15 @@ async def test_only_broker_dies_under_load(topic: str, one_broker: Cluster, idem
         _check(one_broker, topic, load, 3)
     else:
         assert not load.ledger.failed
-        # Without idempotence a batch whose answer was lost is stored twice, and later ones may pass it.
+        # Without idempotence a batch with a lost response is stored twice, and later ones may overtake it.
         verdict = verify(load.ledger, one_broker.read_back(topic), exactly_once=False, in_order=False)
         assert verdict.acked == load.ledger.sent
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_topic_deleted_and_created_again_under_load(three_brokers: Cluster, topic: str) -> None:
+async def test_every_record_has_an_outcome_when_a_topic_is_recreated_under_load(
+    three_brokers: Cluster, topic: str
+) -> None:
     await asyncio.to_thread(three_brokers.create_topic, topic, 2)
     other = await asyncio.to_thread(three_brokers.create_topic, f"{topic}-other", 2)
     async with Producer(
@@ -115,7 +119,7 @@ async def test_topic_deleted_and_created_again_under_load(three_brokers: Cluster
                 await before.more(100)
                 await asyncio.to_thread(three_brokers.delete_topic, topic)
                 await asyncio.to_thread(three_brokers.create_topic, topic, 2)
-            # Each record has an outcome; those that were acknowledged before the deletion are gone with the topic.
+            # Each record has an outcome; those acknowledged before the deletion are deleted with the topic.
             assert before.ledger.unsettled == 0
             after = Load(producer, topic, 2, sender="after")
             async with after.running():
@@ -131,9 +135,7 @@ async def test_topic_deleted_and_created_again_under_load(three_brokers: Cluster
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
-async def test_deleted_topic_is_named_to_who_sends_to_it_until_it_is_there_again(
-    three_brokers: Cluster, topic: str
-) -> None:
+async def test_a_deleted_topic_is_named_in_errors_until_it_is_recreated(three_brokers: Cluster, topic: str) -> None:
     await asyncio.to_thread(three_brokers.create_topic, topic, 3)
     async with Producer(
         bootstrap_servers=three_brokers.bootstrap_servers,
@@ -155,7 +157,7 @@ async def test_deleted_topic_is_named_to_who_sends_to_it_until_it_is_there_again
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
-async def test_too_few_replicas_fail_what_is_not_stored_in_time(topic: str, three_brokers: Cluster) -> None:
+async def test_with_too_few_replicas_records_fail_at_their_deadline(topic: str, three_brokers: Cluster) -> None:
     await asyncio.to_thread(three_brokers.create_topic, topic, 1, config={"min.insync.replicas": "3"})
     leader = await asyncio.to_thread(three_brokers.leader, topic, 0)
     victim = leader % 3 + 1

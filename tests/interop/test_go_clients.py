@@ -1,6 +1,6 @@
 """Clients written in Go on the embedded broker, and the producer on franz-go's fake of a cluster.
 
-They read the protocol in their own way: kafka-go writes what no other client does, Sarama speaks old versions.
+They use the protocol differently: kafka-go writes unusual batches, Sarama uses old versions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLIENTS: Final = ("franz-go", "kafka-go", "sarama")
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 Records = list[tuple[int, str]]
-"""Partition and value of each."""
+"""Partition and value of each record."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def _write(program: Path, client: str, bootstrap_servers: str, codec: str) -> Re
 
 
 def _read(program: Path, client: str, bootstrap_servers: str, count: int) -> Records:
-    """As a member of a group of the client's name."""
+    """Read as a member of a group with the client's name."""
     found: Records = []
     for line in _run(program, "read", client, bootstrap_servers, TOPIC, client, str(count)).splitlines():
         partition, value = line.split("\t")
@@ -64,12 +64,12 @@ def _read(program: Path, client: str, bootstrap_servers: str, count: int) -> Rec
 
 
 def _by_partition(records: Records) -> list[Records]:
-    """Those of each partition, in their order."""
+    """Return the values of each partition in order."""
     return [[record for record in records if record[0] == partition] for partition in range(PARTITIONS)]
 
 
 def _committed(bootstrap_servers: str, group: str) -> list[int]:
-    """Of each partition."""
+    """Number of records for each partition."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": group})
     try:
         places = consumer.committed([TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)], timeout=30)
@@ -88,7 +88,7 @@ def cluster() -> Iterator[EmbeddedProcess]:
 
 @pytest.fixture(scope="module")
 def written(program: Path, cluster: EmbeddedProcess) -> Records:
-    """What each client wrote with each codec, one after the other."""
+    """The records that each client has written with each codec, one after the other."""
     return [
         record
         for client in CLIENTS
@@ -98,17 +98,19 @@ def written(program: Path, cluster: EmbeddedProcess) -> Records:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_each_reads_what_all_wrote(program: Path, cluster: EmbeddedProcess, written: Records, client: str) -> None:
+def test_each_client_reads_the_records_of_all(
+    program: Path, cluster: EmbeddedProcess, written: Records, client: str
+) -> None:
     found = _read(program, client, cluster.bootstrap_servers, len(written))
     assert _by_partition(found) == _by_partition(written)
     assert _committed(cluster.bootstrap_servers, client) == [len(written) // PARTITIONS] * PARTITIONS
-    # Warnings and errors would stand there.
+    # Warnings and errors would be there.
     assert not [line for line in cluster.output.splitlines() if not line.startswith(("process ", "ready "))]
 
 
 @contextlib.asynccontextmanager
 async def _serving(program: Path, version: str = "") -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
-    """franz-go's fake of a cluster: where it listens, and its process."""
+    """franz-go's fake cluster: its address, and its process."""
     serving = await asyncio.create_subprocess_exec(
         *(program, "serve", TOPIC, str(PARTITIONS), version),
         stdin=asyncio.subprocess.PIPE,
@@ -124,8 +126,8 @@ async def _serving(program: Path, version: str = "") -> AsyncIterator[tuple[str,
         await serving.wait()
 
 
-async def test_producer_while_leaders_move_and_requests_are_refused(program: Path) -> None:
-    """Each record is there once, and those of a partition in the order in which they were sent."""
+async def test_moved_leaders_and_refused_requests_lose_nothing(program: Path) -> None:
+    """Each record is stored once, and those of a partition in the order of sending."""
     expected: Records = []
     async with _serving(program) as (bootstrap_servers, serving):
         async with Producer(bootstrap_servers=bootstrap_servers, linger_ms=2) as producer:
@@ -134,7 +136,7 @@ async def test_producer_while_leaders_move_and_requests_are_refused(program: Pat
                 for partition, value in _records(f"burst-{burst}"):
                     sent.append(producer.send(TOPIC, value.encode(), partition=partition))
                     expected.append((partition, value))
-                # So that there are many requests.
+                # For many requests.
                 await asyncio.sleep(0.01)
             await asyncio.gather(*sent)
         assert serving.stdin is not None
@@ -146,7 +148,7 @@ async def test_producer_while_leaders_move_and_requests_are_refused(program: Pat
 
 
 @pytest.mark.parametrize("version", ["v0.11.0", "v1.0", "v2.0", "v2.1", "v2.4", "v2.8", "v3.0", "v3.5", "v3.9", "v4.0"])
-async def test_producer_on_an_old_version_of_the_protocol(program: Path, version: str) -> None:
+async def test_a_producer_works_with_an_old_version_of_the_protocol(program: Path, version: str) -> None:
     expected: Records = []
     has_zstd = version not in ("v0.11.0", "v1.0", "v2.0")
     async with _serving(program, version) as (bootstrap_servers, _):

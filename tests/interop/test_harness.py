@@ -1,4 +1,4 @@
-"""The harness itself: that foreign clients work with it, and that ``verify`` sees what it is there to see."""
+"""The harness itself: other projects' clients work with it, and ``verify`` detects errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _produce(producer: Producer, ledger: Ledger, topic: str, partitions: int, co
     assert producer.flush(30) == 0
 
 
-def test_records_of_a_foreign_producer_are_read_back_and_dumped(one_node: KafkaCluster, topic: str) -> None:
+def test_records_of_another_projects_producer_are_read_back_and_dumped(one_node: KafkaCluster, topic: str) -> None:
     one_node.create_topic(topic, 3)
     ledger = Ledger()
     _produce(_foreign_producer(one_node.bootstrap_servers, **{"compression.type": "zstd"}), ledger, topic, 3, 300)
@@ -52,7 +52,7 @@ def test_records_of_a_foreign_producer_are_read_back_and_dumped(one_node: KafkaC
     assert {batch.codec for batch in batches} == {"zstd"}
 
 
-def test_both_tls_listeners_answer_a_foreign_client(one_node: KafkaCluster, topic: str) -> None:
+def test_both_tls_listeners_serve_another_projects_client(one_node: KafkaCluster, topic: str) -> None:
     one_node.create_topic(topic)
     certificates = one_node.certificates
     assert certificates is not None
@@ -68,7 +68,7 @@ def test_both_tls_listeners_answer_a_foreign_client(one_node: KafkaCluster, topi
     assert verify(ledger, one_node.read_back(topic)).acked == 10
 
 
-def test_leader_moves_and_a_node_dies_and_comes_back(three_nodes: KafkaCluster, topic: str) -> None:
+def test_leaders_can_be_moved_and_nodes_killed_and_restarted(three_nodes: KafkaCluster, topic: str) -> None:
     three_nodes.create_topic(topic)
     producer = _foreign_producer(three_nodes.bootstrap_servers)
     ledger = Ledger()
@@ -89,7 +89,7 @@ def test_leader_moves_and_a_node_dies_and_comes_back(three_nodes: KafkaCluster, 
     check_batches(three_nodes.dump_log(topic, 0))
 
 
-def test_producer_quota_slows_a_foreign_producer(one_node: KafkaCluster, topic: str) -> None:
+def test_a_quota_slows_another_projects_producer(one_node: KafkaCluster, topic: str) -> None:
     one_node.create_topic(topic)
     throttled: list[float] = []
     producer = _foreign_producer(
@@ -107,7 +107,7 @@ def test_producer_quota_slows_a_foreign_producer(one_node: KafkaCluster, topic: 
         one_node.set_producer_quota(topic, None)
 
 
-def test_old_broker_stores_records(old_broker: KafkaCluster, topic: str) -> None:
+def test_an_old_broker_stores_records(old_broker: KafkaCluster, topic: str) -> None:
     old_broker.create_topic(topic)
     ledger = Ledger()
     _produce(_foreign_producer(old_broker.bootstrap_servers), ledger, topic, 1, 10)
@@ -115,7 +115,7 @@ def test_old_broker_stores_records(old_broker: KafkaCluster, topic: str) -> None
     check_batches(old_broker.dump_log(topic, 0))
 
 
-def test_mock_takes_its_faults(mock_cluster: MockCluster, topic: str) -> None:
+def test_the_mock_injects_its_faults(mock_cluster: MockCluster, topic: str) -> None:
     mock_cluster.create_topic(topic, 2, 3)
     mock_cluster.limit_versions({mock.PRODUCE: 7, mock.METADATA: 7, mock.INIT_PRODUCER_ID: 1, mock.API_VERSIONS: 2})
     mock_cluster.push_errors(mock.PRODUCE, [6, mock.DISCONNECT, 7])
@@ -146,7 +146,7 @@ def test_a_broker_maps_its_classes_from_an_archive(one_node: KafkaCluster) -> No
     assert option.partition("=")[2] in {mapped.path for mapped in broker.memory_maps()}
 
 
-def test_verify_accepts_what_agrees() -> None:
+def test_verify_accepts_equal_outcomes() -> None:
     ledger, values = _settled()
     assert verify(ledger, {0: _stored(*values)}) == (3, 3, 0)
     failed = ledger.next_value()
@@ -156,7 +156,7 @@ def test_verify_accepts_what_agrees() -> None:
     assert verify(ledger, {0: _stored(*values, values[0])}, exactly_once=False) == (3, 4, 0)
 
 
-def test_verify_sees_what_is_wrong() -> None:
+def test_verify_detects_differences() -> None:
     ledger, values = _settled()
     with pytest.raises(AssertionError, match="1 acknowledged records are lost"):
         verify(ledger, {0: _stored(*values[:2])})
@@ -181,7 +181,7 @@ def _batch(base_offset: int, base_sequence: int, *, valid: bool = True, epoch: i
     )
 
 
-def test_check_batches_sees_gaps() -> None:
+def test_check_batches_detects_gaps() -> None:
     check_batches([_batch(0, 0), _batch(10, 10), _batch(20, 0, epoch=1)])
     with pytest.raises(AssertionError, match="invalid"):
         check_batches([_batch(0, 0, valid=False)])
@@ -191,8 +191,8 @@ def test_check_batches_sees_gaps() -> None:
         check_batches([_batch(0, 0), _batch(11, 10)])
 
 
-def test_no_port_is_given_to_two_listeners_of_one_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two sockets that do not listen yet were bound to one port, and a broker of the cluster did not start."""
+def test_listeners_of_one_cluster_have_different_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sockets that did not listen yet were once bound to one port, and a broker did not start."""
     candidates = iter([*free_ports(1) * 2, *free_ports(2)])
     monkeypatch.setattr("random.randrange", lambda *_: next(candidates))
     found = free_ports(2)

@@ -1,4 +1,4 @@
-"""kcat (librdkafka) against the embedded broker: it produces, consumes, joins groups, lists and asks for offsets."""
+"""kcat (librdkafka) against the embedded broker: it produces, consumes, joins groups, lists and queries offsets."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Message(TypedDict, total=False):
 class Kcat:
     """kcat's command line, with a deadline."""
 
-    # It learns that it is at the end of a partition by a fetch that finds nothing.
+    # A fetch without records shows it the end of a partition.
     OPTIONS: Final = {"fetch.wait.max.ms": "20"}
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
 
     async def run(self, *arguments: str, stdin: bytes = b"", options: Mapping[str, str] | None = None) -> str:
-        """What it prints; its errors are the test's."""
+        """Return its output; its errors fail the test."""
         assert _KCAT is not None
         properties = [
             part for key, value in {**self.OPTIONS, **(options or {})}.items() for part in ("-X", f"{key}={value}")
@@ -70,16 +70,16 @@ class Kcat:
         return output.decode()
 
     async def produce(self, topic: str, *lines: str, more: Sequence[str] = (), **options: str) -> None:
-        """One message a line; ``options`` are librdkafka's in snake_case."""
+        """Produce one message for each line; ``options`` are librdkafka's in snake_case."""
         text = "".join(f"{line}\n" for line in lines).encode()
         await self.run("-P", "-t", topic, *more, stdin=text, options=_dotted(options))
 
     async def consume(self, topic: str, *more: str, **options: str) -> list[Message]:
-        """The messages of a topic, until its end."""
+        """Return the messages of a topic, until its end."""
         return _messages(await self.run("-C", "-t", topic, "-e", "-J", "-q", *more, options=_dotted(options)))
 
     async def consume_group(self, group: str, topics: Sequence[str], *more: str, **options: str) -> list[Message]:
-        """What a new member of a group gets, until the end of all that it was given."""
+        """Return the messages of a new group member, until the end of its partitions."""
         options = {"auto_offset_reset": "earliest", **options}
         return _messages(await self.run("-G", group, "-e", "-J", "-q", *more, *topics, options=_dotted(options)))
 
@@ -109,11 +109,11 @@ def kcat(cluster: BrokerCluster) -> Kcat:
 
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-"""By their numbers in a batch."""
+"""Return the names of codecs by their numbers in a batch."""
 
 
 @pytest.mark.parametrize("codec", CODECS)
-async def test_every_codec_there_and_back(cluster: BrokerCluster, kcat: Kcat, codec: str) -> None:
+async def test_messages_of_every_codec_are_read_back(cluster: BrokerCluster, kcat: Kcat, codec: str) -> None:
     cluster.create_topic("clicks", 1, 3)
     values = [f"value {number} " + "x" * 200 for number in range(500)]
     await kcat.produce("clicks", *values, more=["-z", codec], acks="all")
@@ -125,7 +125,7 @@ async def test_every_codec_there_and_back(cluster: BrokerCluster, kcat: Kcat, co
     assert CODECS[attributes & 7] == codec, "stored as it was sent"
 
 
-async def test_keys_headers_timestamps_and_null(cluster: BrokerCluster, kcat: Kcat) -> None:
+async def test_keys_headers_timestamps_and_null_are_read_back(cluster: BrokerCluster, kcat: Kcat) -> None:
     cluster.create_topic("clicks", 1, 1)
     before = cluster.brokers[1].wall_ms()
     await kcat.produce("clicks", "k1:v1", ":v2", "k3:", more=["-K", ":", "-Z", "-H", "a=1", "-H", "b=2", "-H", "a=3"])
@@ -136,7 +136,7 @@ async def test_keys_headers_timestamps_and_null(cluster: BrokerCluster, kcat: Kc
     assert all(message["tstype"] == "create" and before <= message["ts"] <= after for message in messages)
 
 
-async def test_log_append_time(cluster: BrokerCluster, kcat: Kcat) -> None:
+async def test_the_log_append_time_is_returned(cluster: BrokerCluster, kcat: Kcat) -> None:
     cluster.create_topic("clicks", 1, 1, configs={"message.timestamp.type": "LogAppendTime"})
     before = cluster.brokers[1].wall_ms()
     await kcat.produce("clicks", "a", "b", more=["-z", "lz4"])
@@ -161,7 +161,7 @@ async def test_keys_choose_the_partition(cluster: BrokerCluster, kcat: Kcat) -> 
         assert [message["offset"] for message in own] == list(range(len(own))), "in order, without a gap"
 
 
-async def test_idempotent_without_acks_and_with_one(cluster: BrokerCluster, kcat: Kcat) -> None:
+async def test_every_kind_of_acks_stores_messages(cluster: BrokerCluster, kcat: Kcat) -> None:
     cluster.create_topic("clicks", 1, 3)
     await kcat.produce("clicks", "a", "b", enable_idempotence="true")
     await kcat.produce("clicks", "c", acks="1")
@@ -169,13 +169,13 @@ async def test_idempotent_without_acks_and_with_one(cluster: BrokerCluster, kcat
     assert payloads(await kcat.consume("clicks")) == ["a", "b", "c", "d"]
 
 
-async def test_a_topic_is_made_on_demand(cluster: BrokerCluster, kcat: Kcat) -> None:
+async def test_a_topic_is_created_on_demand(cluster: BrokerCluster, kcat: Kcat) -> None:
     await kcat.produce("made", "a")
     assert payloads(await kcat.consume("made")) == ["a"]
     assert "made" in cluster.image.topics
 
 
-async def test_from_offsets(cluster: BrokerCluster, kcat: Kcat) -> None:
+async def test_it_reads_from_offsets(cluster: BrokerCluster, kcat: Kcat) -> None:
     cluster.create_topic("clicks", 1, 1)
     await kcat.produce("clicks", *"abcdef")
     for where, expected in [("beginning", "abcdef"), ("4", "ef"), ("-2", "ef"), ("end", ""), ("1", "bcdef")]:
@@ -183,7 +183,7 @@ async def test_from_offsets(cluster: BrokerCluster, kcat: Kcat) -> None:
     assert payloads(await kcat.consume("clicks", "-p", "0", "-o", "2", "-c", "3")) == list("cde")
 
 
-async def test_from_and_until_timestamps(cluster: BrokerCluster, kcat: Kcat) -> None:
+async def test_it_reads_from_and_until_timestamps(cluster: BrokerCluster, kcat: Kcat) -> None:
     cluster.create_topic("clicks", 1, 1)
     stamps = []
     for value in "abc":
@@ -196,7 +196,7 @@ async def test_from_and_until_timestamps(cluster: BrokerCluster, kcat: Kcat) -> 
     assert payloads(found) == ["a", "b"]
 
 
-async def test_an_offset_out_of_range_goes_where_the_consumer_says(cluster: BrokerCluster, kcat: Kcat) -> None:
+async def test_an_offset_out_of_range_is_reset_by_the_consumer(cluster: BrokerCluster, kcat: Kcat) -> None:
     cluster.create_topic("clicks", 1, 1)
     await kcat.produce("clicks", "a", "b")
     assert payloads(await kcat.consume("clicks", "-p", "0", "-o", "99", topic_auto_offset_reset="earliest")) == [
@@ -205,7 +205,7 @@ async def test_an_offset_out_of_range_goes_where_the_consumer_says(cluster: Brok
     ]
 
 
-async def test_query_offsets(cluster: BrokerCluster, kcat: Kcat) -> None:
+async def test_it_queries_offsets(cluster: BrokerCluster, kcat: Kcat) -> None:
     cluster.create_topic("clicks", 2, 1)
     await kcat.produce("clicks", "a", "b", "c", more=["-p", "1"])
     (message,) = await kcat.consume("clicks", "-p", "1", "-o", "2", "-c", "1")
@@ -222,7 +222,7 @@ async def test_query_offsets(cluster: BrokerCluster, kcat: Kcat) -> None:
     assert (await query(1, message["ts"] + 1))[1] == latest
 
 
-async def test_metadata(cluster: BrokerCluster, kcat: Kcat) -> None:
+async def test_it_lists_metadata(cluster: BrokerCluster, kcat: Kcat) -> None:
     topic = cluster.create_topic("clicks", 3, 2)
     listed = json.loads(await kcat.run("-L", "-J"))
     assert {broker["id"]: broker["name"] for broker in listed["brokers"]} == {
@@ -241,7 +241,7 @@ async def test_metadata(cluster: BrokerCluster, kcat: Kcat) -> None:
     ] == [(state.index, state.leader, state.replicas, state.isr) for state in topic.partitions]
 
 
-async def test_a_group_goes_on_where_it_was(cluster: BrokerCluster, kcat: Kcat) -> None:
+async def test_a_group_continues_at_its_offset(cluster: BrokerCluster, kcat: Kcat) -> None:
     cluster.create_topic("clicks", 2, 1)
     cluster.create_topic("views", 1, 1)
     await kcat.produce("clicks", *"abc", more=["-p", "0"])
@@ -264,7 +264,7 @@ async def test_two_members_share_the_partitions(cluster: BrokerCluster, kcat: Kc
     assert set(seen) == {f"{partition}-{number}" for partition in range(4) for number in range(50)}
 
 
-async def test_it_goes_on_when_a_node_dies(cluster: BrokerCluster, kcat: Kcat) -> None:
+async def test_it_continues_when_a_node_is_killed(cluster: BrokerCluster, kcat: Kcat) -> None:
     cluster.create_topic("clicks", 3, 3)
     await kcat.produce("clicks", *(f"before {number}" for number in range(30)), acks="all")
     await cluster.kill(1)

@@ -1,4 +1,4 @@
-"""The log's files held against Apache Kafka: its DumpLogSegments reads them, and each starts on the other's."""
+"""The log's files compared with Apache Kafka: its DumpLogSegments reads them, and each broker starts on the other's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIG = LogConfig(segment_bytes=8000, index_interval_bytes=700)
 
 
 def write(folder: Path, *, log_append_time: bool = False, leaders: int = 5) -> Log:
-    """Two producers in turn, every codec, several segments and leaders; the log is closed."""
+    """Write by two producers in rotation, with every codec, several segments and leaders; close the log."""
     config = LogConfig(
         segment_bytes=CONFIG.segment_bytes,
         index_interval_bytes=CONFIG.index_interval_bytes,
@@ -95,8 +95,8 @@ def test_kafka_reads_every_file(tmp_path: Path, log_append_time: bool) -> None:
     }
 
 
-def test_each_starts_on_what_the_other_wrote(tmp_path: Path) -> None:
-    """After an unclean end each checks the other's log; Kafka then makes indexes that are ours byte for byte."""
+def test_each_broker_starts_on_the_files_of_the_other(tmp_path: Path) -> None:
+    """After an unclean end each checks the other's log; the indexes that Kafka creates equal ours byte for byte."""
     cluster = KafkaCluster(1).start()
     with ExitStack() as stack:
         stack.callback(cluster.stop)

@@ -91,7 +91,7 @@ async def _described(application: Application, group_id: str) -> DescribedGroup:
 
 
 async def _shared(count: int, group_id: str, *applications: Application) -> None:
-    """Wait until the group is stable with its members, and each partition has one owner, which ours are aware of."""
+    """Wait until the group is stable with its members, and each partition has one owner, as seen by our members."""
     async with asyncio.timeout(60):
         while True:
             await asyncio.sleep(0.1)

@@ -19,8 +19,8 @@ FaultyCluster = MockCluster | InProcessCluster
 
 MESSAGE_TOO_LARGE = 10
 
-# The newest versions that brokers of these releases of Apache Kafka serve. ApiVersions stays at 2, the mock's own
-# limit, though Kafka serves 3 from 2.4 on: what the mock answers in version 3 has a wrong number of elements.
+# The newest versions that brokers of these releases of Apache Kafka serve. ApiVersions stays at 2, the mock's limit,
+# although Kafka serves 3 from 2.4 on: the mock's response in version 3 has a wrong number of elements.
 RELEASES = {
     "2.1": {PRODUCE: 7, METADATA: 7, INIT_PRODUCER_ID: 1},
     "2.4": {PRODUCE: 8, METADATA: 9, INIT_PRODUCER_ID: 2},
@@ -44,7 +44,7 @@ RETRIED = {
 
 
 def _strict(cluster: FaultyCluster) -> bool:
-    """Whether the cluster looks at sequence numbers: librdkafka's mock does not."""
+    """Return whether the cluster checks sequence numbers, which librdkafka's mock does not."""
     return isinstance(cluster, InProcessCluster)
 
 
@@ -55,7 +55,9 @@ def _producer(cluster: FaultyCluster, **configuration: object) -> Producer:
 
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("codec", ["none", "lz4"])
-async def test_older_versions(mock_cluster: MockCluster, topic: str, release: str, codec: str) -> None:
+async def test_a_producer_works_with_older_versions(
+    mock_cluster: MockCluster, topic: str, release: str, codec: str
+) -> None:
     mock_cluster.limit_versions(RELEASES[release])
     mock_cluster.create_topic(topic, 3, 3)
     async with _producer(mock_cluster, compression_type=codec) as producer:
@@ -69,7 +71,7 @@ async def test_older_versions(mock_cluster: MockCluster, topic: str, release: st
 
 @pytest.mark.parametrize("max_in_flight", [1, 5])
 @pytest.mark.parametrize("error", RETRIED)
-async def test_retriable_errors_of_produce(
+async def test_retriable_errors_of_produce_lose_nothing(
     faulty_cluster: FaultyCluster, topic: str, error: str, max_in_flight: int
 ) -> None:
     faulty_cluster.create_topic(topic, 2, 3)
@@ -83,7 +85,7 @@ async def test_retriable_errors_of_produce(
             await asyncio.sleep(0.005)
         ledger = await load.settle()
     assert not ledger.failed, next(iter(ledger.failed.values()))
-    # The mock takes a batch that follows a refused one, where Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER.
+    # The mock accepts a batch after a refused one, for which Kafka returns OUT_OF_ORDER_SEQUENCE_NUMBER.
     strict = _strict(faulty_cluster)
     verify(
         ledger,
@@ -94,7 +96,9 @@ async def test_retriable_errors_of_produce(
 
 
 @pytest.mark.parametrize("api_key", [METADATA, INIT_PRODUCER_ID, API_VERSIONS])
-async def test_first_requests_meet_trouble(faulty_cluster: FaultyCluster, topic: str, api_key: int) -> None:
+async def test_errors_of_the_first_requests_lose_nothing(
+    faulty_cluster: FaultyCluster, topic: str, api_key: int
+) -> None:
     faulty_cluster.create_topic(topic)
     codes = {METADATA: [DISCONNECT, 5], INIT_PRODUCER_ID: [14, DISCONNECT, 15], API_VERSIONS: [DISCONNECT] * 2}
     faulty_cluster.push_errors(api_key, codes[api_key])
@@ -105,8 +109,8 @@ async def test_first_requests_meet_trouble(faulty_cluster: FaultyCluster, topic:
     assert verify(ledger, faulty_cluster.read_back(topic)) == (10, 10, 0)
 
 
-async def test_sequence_error_bumps_the_epoch_and_loses_nothing(faulty_cluster: FaultyCluster, topic: str) -> None:
-    """KIP-360: what follows is sent again with a new epoch, in order."""
+async def test_a_sequence_error_bumps_the_epoch_and_loses_nothing(faulty_cluster: FaultyCluster, topic: str) -> None:
+    """The next batches are sent again with a new epoch, in order (KIP-360)."""
     faulty_cluster.create_topic(topic)
     async with _producer(faulty_cluster, max_in_flight_requests_per_connection=1) as producer:
         load = Load(producer, topic, size=100)
@@ -119,7 +123,7 @@ async def test_sequence_error_bumps_the_epoch_and_loses_nothing(faulty_cluster: 
     verify(ledger, faulty_cluster.read_back(topic))
 
 
-async def test_too_large_batch_is_split(faulty_cluster: FaultyCluster, topic: str) -> None:
+async def test_a_batch_that_is_too_large_is_split(faulty_cluster: FaultyCluster, topic: str) -> None:
     faulty_cluster.create_topic(topic)
     async with _producer(faulty_cluster, linger_ms=200, batch_size=50_000) as producer:
         load = Load(producer, topic, size=1000)
@@ -133,7 +137,7 @@ async def test_too_large_batch_is_split(faulty_cluster: FaultyCluster, topic: st
     assert verify(ledger, faulty_cluster.read_back(topic)) == (41, 41, 0)
 
 
-async def test_too_large_single_record_fails_alone(faulty_cluster: FaultyCluster, topic: str) -> None:
+async def test_a_record_that_is_too_large_fails_alone(faulty_cluster: FaultyCluster, topic: str) -> None:
     faulty_cluster.create_topic(topic)
     async with _producer(faulty_cluster) as producer:
         await producer.send(topic, b"first")
@@ -144,7 +148,7 @@ async def test_too_large_single_record_fails_alone(faulty_cluster: FaultyCluster
     assert [record.value for record in faulty_cluster.read_back(topic)[0]] == [b"first", b"last"]
 
 
-async def test_leader_moves(faulty_cluster: FaultyCluster, topic: str) -> None:
+async def test_moved_leaders_lose_nothing(faulty_cluster: FaultyCluster, topic: str) -> None:
     faulty_cluster.create_topic(topic, 1, 3)
     async with _producer(faulty_cluster) as producer:
         load = Load(producer, topic)
@@ -156,7 +160,7 @@ async def test_leader_moves(faulty_cluster: FaultyCluster, topic: str) -> None:
     verify(load.ledger, faulty_cluster.read_back(topic))
 
 
-async def test_broker_down_and_leader_elsewhere(mock_cluster: MockCluster, topic: str) -> None:
+async def test_a_stopped_broker_and_a_moved_leader_lose_nothing(mock_cluster: MockCluster, topic: str) -> None:
     mock_cluster.create_topic(topic, 1, 3)
     mock_cluster.set_leader(topic, 0, 1)
     async with _producer(mock_cluster) as producer:
@@ -170,12 +174,12 @@ async def test_broker_down_and_leader_elsewhere(mock_cluster: MockCluster, topic
             mock_cluster.set_leader(topic, 0, 1)
             await load.more(40)
     assert not load.ledger.failed, next(iter(load.ledger.failed.values()))
-    # The mock does not recognise a batch that it has already: what was unanswered when the broker went is there twice.
+    # The mock does not recognize duplicates: batches without a response when the broker stopped are stored twice.
     verify(load.ledger, mock_cluster.read_back(topic), exactly_once=False)
 
 
 @pytest.mark.parametrize("round_trip_ms", [20, 200])
-async def test_slow_brokers(faulty_cluster: FaultyCluster, topic: str, round_trip_ms: int) -> None:
+async def test_slow_brokers_lose_nothing(faulty_cluster: FaultyCluster, topic: str, round_trip_ms: int) -> None:
     faulty_cluster.create_topic(topic, 4, 3)
     faulty_cluster.set_round_trip(round_trip_ms)
     async with _producer(faulty_cluster) as producer:
@@ -187,7 +191,7 @@ async def test_slow_brokers(faulty_cluster: FaultyCluster, topic: str, round_tri
     assert verify(ledger, faulty_cluster.read_back(topic)) == (1000, 1000, 0)
 
 
-async def test_answers_that_come_too_late(faulty_cluster: FaultyCluster, topic: str) -> None:
+async def test_late_responses_lose_nothing(faulty_cluster: FaultyCluster, topic: str) -> None:
     """The connection of a request that timed out is dropped, and its batches are sent again."""
     faulty_cluster.create_topic(topic)
     async with _producer(faulty_cluster, request_timeout_ms=500, delivery_timeout_ms=20_000) as producer:
@@ -216,7 +220,7 @@ def _trouble(generator: random.Random, cluster: FaultyCluster, topic: str) -> No
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_everything_at_once(faulty_cluster: FaultyCluster, topic: str, seed: int) -> None:
+async def test_random_faults_lose_nothing(faulty_cluster: FaultyCluster, topic: str, seed: int) -> None:
     """Errors, moves, disconnects and delays in random order; nothing is stored before it was refused."""
     generator = random.Random(seed)
     faulty_cluster.create_topic(topic, 3, 3)
@@ -230,6 +234,6 @@ async def test_everything_at_once(faulty_cluster: FaultyCluster, topic: str, see
             faulty_cluster.set_round_trip(0)
             await load.more(50)
     assert not load.ledger.failed, next(iter(load.ledger.failed.values()))
-    # The mock drops the answers to what was stored before a disconnect, and takes what follows a refused batch.
+    # The mock drops responses to stored batches before a disconnect, and accepts batches after a refused one.
     strict = _strict(faulty_cluster)
     verify(load.ledger, faulty_cluster.read_back(topic), exactly_once=strict, in_order=strict)

@@ -1,4 +1,4 @@
-"""Records of every shape, written to every implementation at hand and read back by confluent-kafka."""
+"""Records of every form, written to every broker implementation and read back by confluent-kafka."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CODECS = [
 
 
 @pytest.mark.parametrize("acks", [1, "all"])
-async def test_acknowledged_records_are_there(cluster: Cluster, topic: str, acks: int | str) -> None:
+async def test_acknowledged_records_are_stored(cluster: Cluster, topic: str, acks: int | str) -> None:
     await asyncio.to_thread(cluster.create_topic, topic, 3)
     async with Producer(bootstrap_servers=cluster.bootstrap_servers, acks=acks) as producer:
         load = Load(producer, topic, 3, size=100)
@@ -55,7 +55,7 @@ async def test_acknowledged_records_are_there(cluster: Cluster, topic: str, acks
     assert verify(ledger, cluster.read_back(topic, at_least=1000)) == (1000, 1000, 0)
 
 
-async def test_records_without_acknowledgement_are_there(cluster: Cluster, topic: str) -> None:
+async def test_records_without_acknowledgement_are_stored(cluster: Cluster, topic: str) -> None:
     await asyncio.to_thread(cluster.create_topic, topic, 3)
     async with Producer(bootstrap_servers=cluster.bootstrap_servers, acks=0) as producer:
         load = Load(producer, topic, 3, size=100)
@@ -68,7 +68,9 @@ async def test_records_without_acknowledgement_are_there(cluster: Cluster, topic
 
 
 @pytest.mark.parametrize(("codec", "levels"), CODECS, ids=lambda part: str(part).strip("{}").replace("'", ""))
-async def test_codecs(one_broker: Broker, topic: str, codec: str, levels: dict[str, int]) -> None:
+async def test_records_of_every_codec_are_stored(
+    one_broker: Broker, topic: str, codec: str, levels: dict[str, int]
+) -> None:
     await asyncio.to_thread(one_broker.create_topic, topic)
     async with Producer(
         bootstrap_servers=one_broker.bootstrap_servers, compression_type=codec, batch_size=65536, **levels
@@ -85,7 +87,7 @@ async def test_codecs(one_broker: Broker, topic: str, codec: str, levels: dict[s
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-async def test_codecs_elsewhere(cluster: Cluster, topic: str, codec: str) -> None:
+async def test_other_brokers_store_records_of_every_codec(cluster: Cluster, topic: str, codec: str) -> None:
     if codec == "zstd" and isinstance(cluster, MockCluster):
         cluster.limit_versions({0: 7})
     await asyncio.to_thread(cluster.create_topic, topic)
@@ -96,7 +98,7 @@ async def test_codecs_elsewhere(cluster: Cluster, topic: str, codec: str) -> Non
     assert verify(ledger, cluster.read_back(topic)) == (200, 200, 0)
 
 
-async def test_keys_values_and_headers(cluster: Cluster, topic: str) -> None:
+async def test_keys_values_and_headers_are_kept(cluster: Cluster, topic: str) -> None:
     await asyncio.to_thread(cluster.create_topic, topic)
     given: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]] = [
         (b"key", b"value", []),
@@ -131,15 +133,15 @@ async def test_given_timestamps_are_kept(cluster: Cluster, topic: str) -> None:
         assert [outcome.timestamp_ms for outcome in [*outcomes, now]] == [record.timestamp_ms for record in stored]
 
 
-async def test_records_of_another_year_stay_for_as_long_as_the_tests_run(one_broker: Broker, topic: str) -> None:
-    """Every five minutes a broker removes what retention takes for old, by the records' own timestamps."""
+async def test_old_timestamps_do_not_expire_records(one_broker: Broker, topic: str) -> None:
+    """By default a broker removes records with old timestamps every five minutes."""
     await asyncio.to_thread(one_broker.create_topic, topic)
     async with Admin(bootstrap_servers=one_broker.bootstrap_servers) as admin:
         entries = {entry.name: entry.value for entry in await admin.topic_config(topic)}
     assert entries["retention.ms"] == "-1"
 
 
-async def test_brokers_own_timestamps_are_reported(one_broker: Broker, topic: str) -> None:
+async def test_timestamps_of_the_broker_are_reported(one_broker: Broker, topic: str) -> None:
     config = {"message.timestamp.type": "LogAppendTime"}
     await asyncio.to_thread(one_broker.create_topic, topic, config=config)
     async with Producer(bootstrap_servers=one_broker.bootstrap_servers) as producer:
@@ -150,7 +152,7 @@ async def test_brokers_own_timestamps_are_reported(one_broker: Broker, topic: st
     assert abs(stored[0].timestamp_ms - time.time() * 1000) < 60_000
 
 
-async def test_large_and_empty_records_mixed(one_broker: Broker, topic: str) -> None:
+async def test_large_and_empty_records_can_be_mixed(one_broker: Broker, topic: str) -> None:
     await asyncio.to_thread(one_broker.create_topic, topic, config={"max.message.bytes": "5000000"})
     values = [random.Random(number).randbytes(size) for number, size in enumerate([0, 1_048_576, 1, 4_000_000, 0, 700])]
     async with Producer(
@@ -161,7 +163,7 @@ async def test_large_and_empty_records_mixed(one_broker: Broker, topic: str) -> 
     assert [record.value for record in one_broker.read_back(topic)[0]] == values
 
 
-async def test_too_large_for_the_producer(one_broker: Broker, topic: str) -> None:
+async def test_a_record_too_large_for_the_producer_is_rejected(one_broker: Broker, topic: str) -> None:
     await asyncio.to_thread(one_broker.create_topic, topic)
     async with Producer(bootstrap_servers=one_broker.bootstrap_servers, max_request_size=10_000) as producer:
         too_large, fits = producer.send(topic, bytes(10_000)), producer.send(topic, bytes(9_000))
@@ -170,7 +172,7 @@ async def test_too_large_for_the_producer(one_broker: Broker, topic: str) -> Non
         assert (await fits).offset == 0
 
 
-async def test_too_large_for_the_topic(one_broker: Broker, topic: str) -> None:
+async def test_a_record_too_large_for_the_topic_fails(one_broker: Broker, topic: str) -> None:
     await asyncio.to_thread(one_broker.create_topic, topic, config={"max.message.bytes": "20000"})
     failures: list[tuple[str, int]] = []
     async with Producer(
@@ -185,10 +187,10 @@ async def test_too_large_for_the_topic(one_broker: Broker, topic: str) -> None:
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
 @pytest.mark.parametrize("wrong", [[1], [1, 3]], ids=["one", "two"])
-async def test_records_that_kafka_blames_fail_alone_and_their_neighbours_may_be_sent_again(
+async def test_records_that_kafka_rejects_fail_and_their_neighbours_may_be_sent_again(
     one_node: KafkaCluster, topic: str, wrong: list[int], codec: str
 ) -> None:
-    """Timestamps of tomorrow in a topic that takes an hour at most (KIP-467)."""
+    """Timestamps of tomorrow in a topic that accepts at most an hour (KIP-467)."""
     config = {"message.timestamp.after.max.ms": "3600000"}
     await asyncio.to_thread(one_node.create_topic, topic, config=config)
     now_ms = time.time_ns() // 1_000_000
@@ -208,7 +210,7 @@ async def test_records_that_kafka_blames_fail_alone_and_their_neighbours_may_be_
             elif len(wrong) == 1:
                 assert isinstance(error, InvalidTimestampError)
             else:
-                # Kafka's code is for the batch: which of its records it means, it does not say.
+                # Kafka's error code is for the batch, without naming its records.
                 assert isinstance(error, InvalidRecordError)
                 assert "is out of range" in str(error)
             assert isinstance(error, KafkaError)
@@ -221,7 +223,7 @@ async def test_records_that_kafka_blames_fail_alone_and_their_neighbours_may_be_
     assert written == [b"%d" % number for number in range(5) if number not in wrong]
 
 
-async def test_batch_too_large_for_the_topic_is_split(one_broker: Broker, topic: str) -> None:
+async def test_a_batch_too_large_for_the_topic_is_split(one_broker: Broker, topic: str) -> None:
     await asyncio.to_thread(one_broker.create_topic, topic, config={"max.message.bytes": "20000"})
     async with Producer(
         bootstrap_servers=one_broker.bootstrap_servers, batch_size=200_000, linger_ms=100, max_request_size=1_000_000
@@ -250,7 +252,7 @@ async def test_many_topics_are_created_on_demand(one_broker: Broker, topic: str)
         assert verify(ledger, stored[name]) == (20, 20, 0)
 
 
-async def test_keys_go_where_other_clients_send_them(one_broker: Broker, topic: str) -> None:
+async def test_keys_have_the_partitions_of_other_clients(one_broker: Broker, topic: str) -> None:
     """Murmur2 over the key, as Java's default partitioner and librdkafka's ``murmur2_random``."""
     await asyncio.to_thread(one_broker.create_topic, topic, 7)
     generator = random.Random(7)
@@ -273,7 +275,7 @@ async def test_keys_go_where_other_clients_send_them(one_broker: Broker, topic: 
 
 async def test_records_without_key_reach_every_partition(one_broker: Broker, topic: str) -> None:
     await asyncio.to_thread(one_broker.create_topic, topic, 4)
-    # Partitions with long queues would get less, and how long each is at the moment depends on the machine.
+    # Partitions with long queues would get fewer records, and the lengths depend on the machine.
     config = {"batch_size": 2000, "partitioner_adaptive_partitioning_enable": False}
     async with Producer(bootstrap_servers=one_broker.bootstrap_servers, **config) as producer:
         for _ in range(5000):
@@ -286,7 +288,7 @@ async def test_records_without_key_reach_every_partition(one_broker: Broker, top
     assert min(counts.values()) > 500
 
 
-async def test_send_many(cluster: Cluster, topic: str) -> None:
+async def test_records_of_send_many_are_stored(cluster: Cluster, topic: str) -> None:
     await asyncio.to_thread(cluster.create_topic, topic, 2)
     async with Producer(bootstrap_servers=cluster.bootstrap_servers, batch_size=4096) as producer:
         keyed = await producer.send_many(
@@ -306,7 +308,7 @@ async def test_send_many(cluster: Cluster, topic: str) -> None:
     assert by_key == {b"%d" % digit: list(range(digit, 1000, 10)) for digit in range(10)}
 
 
-async def test_unknown_topic_fails_after_max_block_ms_and_holds_up_no_other(
+async def test_an_unknown_topic_fails_after_max_block_ms_and_delays_no_other(
     three_nodes: KafkaCluster, topic: str
 ) -> None:
     await asyncio.to_thread(three_nodes.create_topic, topic)

@@ -1,4 +1,4 @@
-"""Ten thousand connections that have nothing to say, or do not say it to the end, held by another process."""
+"""Ten thousand connections of another process that send nothing, or incomplete requests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def echo(connection: ServerConnection, frame: memoryview) -> Reply:
     [(b"", 4096), (struct.pack(">i", 100 * 1024 * 1024) + bytes(100), 5120)],
     ids=["nothing", "a size of 100 MiB and 100 bytes"],
 )
-async def test_the_server_serves_on_and_a_connection_costs_a_few_kilobytes(descriptors, said, allowed):
+async def test_the_server_continues_and_a_connection_costs_a_few_kilobytes(descriptors, said, allowed):
     server = Server(echo)
     await server.start(StreamListener(), "127.0.0.1", 0)
     process = psutil.Process()

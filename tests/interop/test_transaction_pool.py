@@ -22,14 +22,14 @@ Cluster = KafkaCluster | InProcessCluster
 
 PARTITIONS = 4
 RECORDS = 5
-"""Of each transaction, so that one is in several partitions."""
+"""Records of each transaction, so that it has several partitions."""
 
 PROPERTIES = {
     "auto.create.topics.enable": "true",
     "num.partitions": str(PARTITIONS),
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
 }
-"""Of brokers that soon abort transactions whose time is up."""
+"""Properties of brokers that abort transactions soon after their timeout."""
 
 
 @pytest.fixture(scope="module", params=[jars.NEWEST, jars.OLD, "embedded"])
@@ -59,7 +59,7 @@ def send(transaction: Transaction, topic: str, number: int) -> None:
 
 
 async def committed(kafka: Cluster, topic: str) -> Counter[int]:
-    """Number of committed records of each transaction."""
+    """Return the number of committed records of each transaction."""
     partitions = await asyncio.to_thread(consuming.read_back, kafka.bootstrap_servers, topic, committed=True)
     values = [record.value for records in partitions.values() for record in records]
     assert len(values) == len(set(values))
@@ -72,7 +72,7 @@ async def until(happened: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_concurrent_transactions_are_seen_whole_or_not_at_all(kafka: Cluster, topic: str) -> None:
+async def test_concurrent_transactions_are_visible_completely_or_not_at_all(kafka: Cluster, topic: str) -> None:
     async with pool_of(kafka, topic, 4) as pool:
 
         async def one(number: int) -> bool:
@@ -92,7 +92,7 @@ async def test_concurrent_transactions_are_seen_whole_or_not_at_all(kafka: Clust
     assert await committed(kafka, topic) == {number: RECORDS for number in range(60) if kept[number]}
 
 
-async def test_cancelled_callers_leave_whole_transactions_and_no_busy_producer(kafka: Cluster, topic: str) -> None:
+async def test_cancelled_callers_leave_complete_transactions_and_no_busy_producer(kafka: Cluster, topic: str) -> None:
     chance = random.Random(4)
     begun: dict[int, Transaction] = {}
     async with pool_of(kafka, topic, 3, transaction_abort_grace_ms=2) as pool:
@@ -101,7 +101,7 @@ async def test_cancelled_callers_leave_whole_transactions_and_no_busy_producer(k
             async with pool.transaction() as transaction:
                 begun[number] = transaction
                 send(transaction, topic, number)
-                # Some are still open when they are cancelled; others may be anywhere.
+                # Some are still open when they are cancelled; others may be in any state.
                 await asyncio.sleep(60 if number % 10 == 0 else chance.random() / 50)
 
         async def cancelled(number: int) -> None:
@@ -121,7 +121,7 @@ async def test_cancelled_callers_leave_whole_transactions_and_no_busy_producer(k
     assert await committed(kafka, topic) == expected | {1000: RECORDS}
 
 
-# The embedded broker has no process of its own to stop.
+# The embedded broker has no separate process to stop.
 @pytest.mark.parametrize("kafka", [jars.NEWEST, jars.OLD], indirect=True)
 async def test_an_abort_that_outlasts_the_grace_keeps_its_producer_busy(kafka: Cluster, topic: str) -> None:
     assert isinstance(kafka, KafkaCluster)
@@ -171,7 +171,7 @@ async def _commit(pool: TransactionPool, topic: str, number: int, wait: float = 
         await asyncio.sleep(wait)
 
 
-async def test_a_restarted_pool_aborts_what_the_last_one_has_left_open(kafka: Cluster, topic: str) -> None:
+async def test_a_restarted_pool_aborts_the_open_transactions_of_the_last_one(kafka: Cluster, topic: str) -> None:
     left = pool_of(kafka, topic, 1)
     await left.start()
     open_one = await left.transaction().__aenter__()
@@ -218,7 +218,7 @@ async def test_offsets_are_committed_with_their_transaction(kafka: Cluster, topi
             send(transaction, topic, 1)
             await transaction.send_offsets({(topic, 0): 7}, topic)  # type: ignore[dict-item]  # any pair
         # Kafka 3.3 acknowledges a marker before its group coordinator has applied it. If offsets of the next
-        # transaction come first, the late commit takes these for its own.
+        # transaction arrive before that, the late commit includes them.
         await _until_committed(kafka, topic, 7)
         with pytest.raises(ValueError, match="aborted"):
             await _offsets_aborted(pool, topic)
@@ -226,7 +226,7 @@ async def test_offsets_are_committed_with_their_transaction(kafka: Cluster, topi
 
 
 async def _until_committed(kafka: Cluster, topic: str, offset: int) -> None:
-    """Wait until the group of the topic's name has an offset, and check which."""
+    """Wait until the group with the topic's name has an offset, and check it."""
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic})
     try:
         async with asyncio.timeout(20):
@@ -247,7 +247,7 @@ async def _offsets_aborted(pool: TransactionPool, topic: str) -> None:
 
 
 @pytest.mark.timeout(120)
-async def test_a_killed_broker_leaves_whole_transactions(kafka: Cluster, topic: str) -> None:
+async def test_a_killed_broker_leaves_complete_transactions(kafka: Cluster, topic: str) -> None:
     outcomes: dict[int, str] = {}
     numbers = iter(range(1_000_000))
     restarted = asyncio.Event()

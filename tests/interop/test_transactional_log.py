@@ -1,4 +1,4 @@
-"""Transactions in logs held against Apache Kafka: each reads, checks and goes on with what the other wrote."""
+"""Transactions in logs compared with Apache Kafka: each broker reads, checks and continues the other's log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kafka import jars
 from tests.kafka.cluster import KafkaCluster
 
 CONFIG = LogConfig(segment_bytes=3000, index_interval_bytes=300)
-# Segments of less than 1 MiB are for tests of Kafka alone.
+# Kafka allows segments of less than 1 MiB only in its tests.
 TOPIC = {"internal.segment.bytes": "3000", "index.interval.bytes": "300"}
 
 
@@ -63,7 +63,7 @@ class Writer:
 
 
 def write(folder: Path, version: int, now_ms: int) -> Log:
-    """Interleaved transactions over several segments, of which the last of producer 1000 stays open."""
+    """Write interleaved transactions over several segments; the last one of producer 1000 stays open."""
     chooser = random.Random(version)
     log = open_log(folder, now_ms)
     writer = Writer(log, version, now_ms)
@@ -106,7 +106,7 @@ def dumped(*files: Path) -> str:
 
 
 def read_committed(cluster: KafkaCluster) -> list[bytes]:
-    """The values that confluent-kafka reads of committed transactions, up to the last stable offset."""
+    """Return the values that confluent-kafka reads of committed transactions, up to the last stable offset."""
 
     def records(consumer: Consumer) -> Iterator[bytes]:
         while True:
@@ -181,8 +181,8 @@ def produce(cluster: KafkaCluster) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_each_goes_on_with_transactions_of_the_other(tmp_path: Path, version: int) -> None:
-    """Kafka ends unclean each time, so it and we check the log, and make the other's indexes byte for byte."""
+def test_each_broker_continues_transactions_of_the_other(tmp_path: Path, version: int) -> None:
+    """Kafka ends uncleanly each time, so both brokers check the log, and create equal indexes byte for byte."""
     cluster = KafkaCluster(1).start()
     with ExitStack() as stack:
         stack.callback(cluster.stop)

@@ -42,7 +42,7 @@ PARTITIONS = 3
     ]
 )
 def broker(request: pytest.FixtureRequest) -> Cluster:
-    """Both generations: of Kafka 4.4, the older one of Kafka 3.3 too, and of the embedded broker."""
+    """Both generations of Kafka 4.4 and the embedded broker, and the older one of Kafka 3.3."""
     found: Cluster = request.getfixturevalue(request.param)
     return found
 
@@ -209,7 +209,7 @@ async def test_records_that_were_not_sent_before_an_abort_fail(broker: Cluster, 
             await producer.commit_transaction()
 
 
-async def test_a_cancelled_block_aborts_and_goes_on(broker: Cluster, topic: str) -> None:
+async def test_a_cancelled_block_aborts_and_the_producer_continues(broker: Cluster, topic: str) -> None:
     await asyncio.to_thread(broker.create_topic, topic, PARTITIONS)
     async with _producer(broker, topic) as producer:
         begun = asyncio.Event()
@@ -230,7 +230,7 @@ async def test_a_cancelled_block_aborts_and_goes_on(broker: Cluster, topic: str)
     assert (await asyncio.to_thread(_values, broker, topic))[0] == [b"next"]
 
 
-async def test_a_cancelled_commit_goes_on_and_the_next_call_waits_for_it(broker: Cluster, topic: str) -> None:
+async def test_a_cancelled_commit_continues_and_the_next_call_waits_for_it(broker: Cluster, topic: str) -> None:
     await asyncio.to_thread(broker.create_topic, topic, PARTITIONS)
     async with _producer(broker, topic) as producer:
         transaction = await producer.begin_transaction()

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(120)
 
 INVALID_TXN_STATE, PRODUCER_FENCED, ID_NOT_FOUND = 48, 90, 105
 
-# Sends one record in a transaction that it leaves open, says so, and waits to be killed.
+# Sends one record in a transaction that it leaves open, prints a line, and waits to be killed.
 STUCK = """
     import asyncio, sys
     from aioproducer import Producer
@@ -77,7 +77,7 @@ def admin_of(kafka: Cluster) -> Admin:
 
 
 def leave_stuck(kafka: Cluster, transactional_id: str, topic: str) -> None:
-    """A process begins a transaction, and is killed."""
+    """Let a process begin a transaction, and kill it."""
     command = [sys.executable, "-c", textwrap.dedent(STUCK), kafka.bootstrap_servers, transactional_id, topic]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -129,7 +129,7 @@ def test_a_stuck_transaction_is_listed_described_and_aborted_by_commands(
     assert (code, "check the spelling" in error) == (1, True)
 
 
-async def test_a_transaction_is_ended_by_saved_facts_as_often_as_wanted(kafka, made, transactional_id, generation):
+async def test_a_transaction_can_be_ended_repeatedly_by_saved_facts(kafka, made, transactional_id, generation):
     async with admin_of(kafka) as admin:
         leave_stuck(kafka, transactional_id, made)
         (facts,) = await admin.describe_transactions([transactional_id])
@@ -257,7 +257,7 @@ async def test_a_resumed_producer_that_was_replaced_is_fenced(kafka, made, trans
     [(b"1\n2\n3\n", 0, "committed"), (b"1\n" + b"x" * 2_000_000 + b"\n", 1, "aborted"), (b"", 0, "committed")],
     ids=["all", "too-large", "empty"],
 )
-def test_a_file_is_committed_as_a_whole_or_not_at_all(kafka, made, transactional_id, tmp_path, input_, code, outcome):
+def test_a_file_is_committed_completely_or_not_at_all(kafka, made, transactional_id, tmp_path, input_, code, outcome):
     (tmp_path / "rows").write_bytes(input_)
     ended = _produce(kafka, made, transactional_id, str(tmp_path / "rows"))
     assert (ended.returncode, json.loads(ended.stdout)["transaction"]) == (code, outcome), ended.stderr
@@ -299,7 +299,7 @@ def _produce(kafka: Cluster, topic: str, transactional_id: str, file: str) -> su
     return subprocess.run(command, capture_output=True, timeout=60, env=dict(os.environ), check=False)
 
 
-async def test_a_killed_coordinator_does_not_hinder_the_end_of_a_transaction(
+async def test_a_transaction_can_be_ended_after_its_coordinator_is_killed(
     three_brokers: Cluster, topic: str, transactional_id: str
 ) -> None:
     three_brokers.create_topic(topic, 3)

@@ -1,4 +1,4 @@
-"""docs/transactions.md: its blocks run in their order against Apache Kafka, and its tables name what exists."""
+"""docs/transactions.md: its blocks run in order against Apache Kafka, and its tables have existing names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def kafka() -> Iterator[KafkaCluster]:
 
 
 @pytest.mark.timeout(300)
-def test_blocks_do_what_they_say(kafka: KafkaCluster, tmp_path: Path) -> None:
+def test_blocks_print_the_documented_output(kafka: KafkaCluster, tmp_path: Path) -> None:
     page = Page(tmp_path, kafka)
     printed = ""
     try:

@@ -1,4 +1,4 @@
-"""No broker, the wrong port, the wrong certificate, a slow broker: how long it takes and what is said."""
+"""No broker, a wrong port, a wrong certificate, a slow broker: the time until the error, and its text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kafka.mock import MockCluster
 from tests.waiting import until
 
 
-async def test_nobody_listens(closed_port: int) -> None:
+async def test_a_closed_port_fails_records_in_time(closed_port: int) -> None:
     began = time.monotonic()
     producer = Producer(bootstrap_servers=f"127.0.0.1:{closed_port}", max_block_ms=1000)
     await producer.start()
@@ -36,7 +36,7 @@ async def test_nobody_listens(closed_port: int) -> None:
     assert waiting.exception() is not None
 
 
-async def test_nobody_answers(silent_port: int) -> None:
+async def test_a_silent_port_fails_records_in_time(silent_port: int) -> None:
     producer = Producer(bootstrap_servers=f"127.0.0.1:{silent_port}", max_block_ms=30_000)
     await producer.start()
     waiting = producer.send("any", b"v")
@@ -46,7 +46,7 @@ async def test_nobody_answers(silent_port: int) -> None:
     assert waiting.exception() is not None
 
 
-async def test_leaving_by_an_exception_does_not_wait_for_long(closed_port: int) -> None:
+async def test_an_exception_in_the_block_closes_within_a_short_time(closed_port: int) -> None:
     deliveries: list[Delivery] = []
 
     async def fail_inside() -> None:
@@ -61,7 +61,7 @@ async def test_leaving_by_an_exception_does_not_wait_for_long(closed_port: int) 
     assert deliveries[0].exception() is not None
 
 
-async def test_cluster_goes_down_and_stays_down(mock_cluster: MockCluster, topic: str) -> None:
+async def test_records_fail_in_time_when_a_cluster_stays_down(mock_cluster: MockCluster, topic: str) -> None:
     mock_cluster.create_topic(topic)
     failures: list[int] = []
     async with Producer(
@@ -82,7 +82,7 @@ async def test_cluster_goes_down_and_stays_down(mock_cluster: MockCluster, topic
     assert sum(failures) == 10
 
 
-async def test_cluster_goes_down_and_comes_back(mock_cluster: MockCluster, topic: str) -> None:
+async def test_a_cluster_that_restarts_receives_all_records(mock_cluster: MockCluster, topic: str) -> None:
     mock_cluster.create_topic(topic, 3, 3)
     async with Producer(bootstrap_servers=mock_cluster.bootstrap_servers, request_timeout_ms=2000) as producer:
         load = Load(producer, topic, 3)
@@ -109,7 +109,7 @@ async def test_close_is_bounded_when_the_cluster_is_down(mock_cluster: MockClust
     assert all(delivery.exception() is not None for delivery in deliveries)
 
 
-async def test_quota_slows_and_loses_nothing(one_node: KafkaCluster, topic: str) -> None:
+async def test_a_quota_slows_the_producer_and_loses_nothing(one_node: KafkaCluster, topic: str) -> None:
     await asyncio.to_thread(one_node.create_topic, topic)
     await asyncio.to_thread(one_node.set_producer_quota, topic, 50_000)
     try:
@@ -118,7 +118,7 @@ async def test_quota_slows_and_loses_nothing(one_node: KafkaCluster, topic: str)
         ) as producer:
             load = Load(producer, topic, size=1000)
             began = time.monotonic()
-            # The broker counts over 11 seconds: what exceeds the rate within them is answered with a throttle time.
+            # The broker measures over 11 seconds: a higher rate within them is answered with a throttle time.
             await load.send(600)
             ledger = await load.settle()
             assert producer.metrics()["produce-throttle-time-max"] > 0
@@ -144,7 +144,7 @@ async def _send(topic: str, **configuration: Any) -> None:
     assert not ledger.failed, next(iter(ledger.failed.values()))
 
 
-async def test_tls(one_node: KafkaCluster, topic: str) -> None:
+async def test_records_are_stored_over_tls(one_node: KafkaCluster, topic: str) -> None:
     await asyncio.to_thread(one_node.create_topic, topic)
     await _send(
         topic,
@@ -155,7 +155,7 @@ async def test_tls(one_node: KafkaCluster, topic: str) -> None:
     assert len(one_node.read_back(topic)[0]) == 300
 
 
-async def test_mutual_tls_from_files(one_node: KafkaCluster, topic: str) -> None:
+async def test_mutual_tls_reads_certificates_from_files(one_node: KafkaCluster, topic: str) -> None:
     await asyncio.to_thread(one_node.create_topic, topic)
     await _send(
         topic,
@@ -168,8 +168,8 @@ async def test_mutual_tls_from_files(one_node: KafkaCluster, topic: str) -> None
     assert len(one_node.read_back(topic)[0]) == 300
 
 
-async def test_mutual_tls_from_the_configuration_itself(one_node: KafkaCluster, topic: str) -> None:
-    """KIP-651: keys and certificates as values."""
+async def test_mutual_tls_reads_certificates_from_the_configuration(one_node: KafkaCluster, topic: str) -> None:
+    """The keys have certificates as values (KIP-651)."""
     await asyncio.to_thread(one_node.create_topic, topic)
     certificates = _certificates(one_node)
     await _send(
@@ -186,7 +186,7 @@ async def test_mutual_tls_from_the_configuration_itself(one_node: KafkaCluster, 
 
 
 async def _refusal(address: str, **configuration: Any) -> str:
-    """What a person reads whose producer cannot connect."""
+    """Return the error's text of a producer that cannot connect."""
     producer = Producer(bootstrap_servers=address, max_block_ms=1000, **configuration)
     await producer.start()
     try:
@@ -199,7 +199,7 @@ async def _refusal(address: str, **configuration: Any) -> str:
     return str(refusal.value)
 
 
-async def test_host_name_mismatch_is_said(one_node: KafkaCluster) -> None:
+async def test_a_host_name_mismatch_is_reported(one_node: KafkaCluster) -> None:
     address = f"127.0.0.1:{one_node.nodes[1].port['SSL']}"
     trusted: dict[str, Path | str] = {
         "security_protocol": "SSL",
@@ -213,7 +213,7 @@ async def test_host_name_mismatch_is_said(one_node: KafkaCluster) -> None:
         await producer.wait_ready(10)
 
 
-async def test_unknown_authority_is_said(one_node: KafkaCluster) -> None:
+async def test_an_unknown_authority_is_reported(one_node: KafkaCluster) -> None:
     text = await _refusal(
         one_node.tls_bootstrap_servers,
         security_protocol="SSL",
@@ -222,7 +222,7 @@ async def test_unknown_authority_is_said(one_node: KafkaCluster) -> None:
     assert "ssl_truststore_location" in text
 
 
-async def test_missing_client_certificate_is_said(one_node: KafkaCluster) -> None:
+async def test_a_missing_client_certificate_is_reported(one_node: KafkaCluster) -> None:
     text = await _refusal(
         one_node.mutual_tls_bootstrap_servers,
         security_protocol="SSL",
@@ -231,13 +231,13 @@ async def test_missing_client_certificate_is_said(one_node: KafkaCluster) -> Non
     assert "certificate" in text
 
 
-async def test_plaintext_client_on_a_tls_port_is_said(one_node: KafkaCluster) -> None:
+async def test_a_plaintext_client_on_a_tls_port_is_reported(one_node: KafkaCluster) -> None:
     text = await _refusal(one_node.tls_bootstrap_servers)
     assert "security_protocol" in text
     assert "SSL" in text
 
 
-async def test_tls_client_on_a_plaintext_port_is_said(one_node: KafkaCluster) -> None:
+async def test_a_tls_client_on_a_plaintext_port_is_reported(one_node: KafkaCluster) -> None:
     text = await _refusal(
         one_node.bootstrap_servers,
         security_protocol="SSL",

@@ -1,1 +1,1 @@
-"""The same requests to Apache Kafka and to the embedded broker, and what each of them answers."""
+"""The same requests to Apache Kafka and to the embedded broker, and a comparison of their responses."""

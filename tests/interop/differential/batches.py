@@ -33,7 +33,7 @@ def batch(
     control: bool = False,
     size: int = 0,
 ) -> bytes:
-    """A batch of ``values``; of a number, so many short ones, padded to ``size`` bytes."""
+    """Return a batch of ``values``; for a number, that many short values, padded to ``size`` bytes."""
     found = [b"value-%d" % index for index in range(values)] if isinstance(values, int) else list(values)
     records = [
         SimpleRecord(timestamp + index * step_ms, key, value if value is None else value.ljust(size, b"x"))
@@ -54,7 +54,7 @@ def batch(
 
 
 def patched(data: bytes, offset: int, form: str, value: int, *, checksum: bool = True) -> bytes:
-    """``data`` with the field at ``offset`` replaced, the checksum made anew where not told otherwise."""
+    """Return ``data`` with the field at ``offset`` replaced, and by default with a new checksum."""
     changed = bytearray(data)
     struct.pack_into(form, changed, offset, value)
     if checksum:
@@ -63,7 +63,7 @@ def patched(data: bytes, offset: int, form: str, value: int, *, checksum: bool =
 
 
 def old_message(magic: int, value: bytes = b"old") -> bytes:
-    """A message of format version 0 or 1, as it was before Kafka 0.11."""
+    """Return a message of format version 0 or 1, from before Kafka 0.11."""
     body = struct.pack(">bb", magic, 0)
     if magic == 1:
         body += struct.pack(">q", TIMESTAMP)

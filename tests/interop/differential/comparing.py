@@ -1,4 +1,4 @@
-"""Two clusters' observations side by side."""
+"""Comparing the observations of two clusters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.interop.differential.normal import Tree, flatten
 
 
 class Found(NamedTuple):
-    """A value that the clusters do not agree on."""
+    """A value that differs between the clusters."""
 
     path: str
     kafka: Tree
@@ -35,7 +35,7 @@ def _paths(observed: Mapping[str, Tree]) -> dict[str, Tree]:
 
 
 def differences(kafka: Mapping[str, Tree], embedded: Mapping[str, Tree]) -> list[Found]:
-    """Every value that differs, in the order of the observations."""
+    """Return every value that differs, in the order of the observations."""
     ours, theirs = _paths(embedded), _paths(kafka)
     missing = _Missing()
     found = []
@@ -53,7 +53,7 @@ def _matches(difference: Difference, path: str) -> bool:
 
 
 def judge(scenario: str, found: Iterable[Found], known: Sequence[Difference]) -> tuple[list[Found], list[Difference]]:
-    """The differences that ``known`` does not list, and those it lists that did not occur."""
+    """Return the differences that ``known`` does not list, and listed ones that did not occur."""
     listed = [difference for difference in known if difference.scenario == scenario]
     occurred: set[Difference] = set()
     unlisted = []

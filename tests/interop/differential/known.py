@@ -1,4 +1,4 @@
-"""Where the embedded broker answers otherwise than Apache Kafka 4.4, and why.
+"""The responses of the embedded broker that differ from Apache Kafka 4.4, and why.
 
 docs/embedded-broker.md lists the same.
 """
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Difference(NamedTuple):
-    """``path`` is that of an observation's field, where ``*`` stands for anything."""
+    """``path`` is the path of an observation's field; ``*`` matches anything."""
 
     scenario: str
     path: str

@@ -1,4 +1,4 @@
-"""What was observed, as plain values in which everything that differs from cluster to cluster has a stable name."""
+"""Normalizing observations to plain values, with stable names for everything that differs between clusters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MINUTES_10_MS = 600_000
 _RANDOM_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TIME_IN_TEXT = re.compile(r"-?\b(?!17000000)\d{13,19}\b")
 
-# What tells the elements of a list apart, by the first of these fields that they have: brokers do not promise an order.
+# The first of these fields that the elements of a list have is their sort key: brokers promise no order.
 _KEYS = (
     "name",
     "topic",
@@ -41,7 +41,7 @@ _KEYS = (
 
 
 class Names:
-    """Stable names for what a cluster chooses by itself, given in the order of appearance."""
+    """Stable names for values that a cluster chooses, in the order of appearance."""
 
     def __init__(self, ports: Mapping[int, int]) -> None:
         self._ports = {port: f"port of node {node}" for node, port in ports.items()}
@@ -49,18 +49,18 @@ class Names:
         self._found: dict[tuple[str, object], str] = {}
 
     def add_topic(self, topic_id: bytes, name: str) -> None:
-        """The id is called by its topic; a later topic of the same name is told apart."""
+        """Name the id by its topic; a later topic with the same name has another name."""
         if topic_id != ZERO_UUID and topic_id not in self._topics:
             again = sum(found.split("#")[0] == f"id of {name}" for found in self._topics.values())
             self._topics[topic_id] = f"id of {name}" + (f"#{again + 1}" if again else "")
 
     def add_producer(self, producer_id: int) -> None:
-        """The id was given by the cluster; others are the scenario's own."""
+        """Record that the cluster has assigned the id; others are the scenario's."""
         if producer_id >= 0:
             self.of("producer", producer_id)
 
     def of(self, kind: str, value: object) -> str:
-        """``kind-1`` for the first value of that kind, and so on."""
+        """Return ``kind-1`` for the first value of that kind, and so on."""
         count = sum(known_kind == kind for known_kind, _ in self._found)
         return self._found.setdefault((kind, value), f"{kind}-{count + 1}")
 
@@ -70,7 +70,7 @@ class Names:
         if field == "port":
             return self._ports.get(value, value)
         if field == "controller_id":
-            # KRaft brokers name any broker that is alive, at random.
+            # KRaft brokers name a random live broker.
             return "a node" if value >= 1 else value
         if field == "session_id" and value > 0:
             return self.of("session", value)
@@ -95,13 +95,13 @@ class Names:
 
 
 def normalise(names: Names, value: object, version: int = -1, field: str = "") -> Tree:
-    """``value``, a message of ``version`` or whatever a scenario observed, in plain values."""
+    """Return ``value``, a message of ``version`` or any observation, as plain values."""
     if isinstance(value, Message):
         return _message(names, value, version)
     if isinstance(value, Mapping):
         return {str(key): normalise(names, item, version, str(key)) for key, item in value.items()}
     if field == "synonyms" and isinstance(value, list):
-        # The strongest comes first: an order that says something.
+        # The strongest comes first: this order has a meaning.
         return [f"{synonym.name}={synonym.value} from {synonym.source}" for synonym in value]
     if isinstance(value, list | tuple):
         items = [normalise(names, item, version, field) for item in value]
@@ -190,7 +190,7 @@ def _order(item: Tree, key: str) -> tuple[bool, int, str]:
 
 
 def flatten(tree: Tree, path: str = "") -> Iterator[tuple[str, Tree]]:
-    """Every value with its path: ``topics[orders].partitions[0].error_code``."""
+    """Yield every value with its path: ``topics[orders].partitions[0].error_code``."""
     if isinstance(tree, dict) and tree:
         for name, item in tree.items():
             yield from flatten(item, f"{path}.{name}" if path else name)

@@ -1,4 +1,4 @@
-"""What a scenario has to do its work with, and how scenarios are found and run."""
+"""The interface of scenarios, and finding and running them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ R = TypeVar("R", bound=Response)
 
 _PATIENCE_SECONDS = 30
 
-# DescribeConfigs' and AlterConfigs' number for a topic, and the key that tells how far a broker has read the metadata.
+# DescribeConfigs' and AlterConfigs' number for a topic, and the key that shows how far a broker has read the metadata.
 _TOPIC = 2
 _MARK = "retention.ms"
 
@@ -56,17 +56,17 @@ class Topic(NamedTuple):
 
 
 def latest(request: type[Request[Response]]) -> int:
-    """The newest version of a request."""
+    """Return the newest version of a request."""
     return request.schema.versions[-1]
 
 
 def versions(request: type[Request[Response]], lowest: int = 0, highest: int = 2**15) -> list[int]:
-    """The versions of a request from ``lowest`` to ``highest``."""
+    """Return the versions of a request from ``lowest`` to ``highest``."""
     return [version for version in request.schema.versions if lowest <= version <= highest]
 
 
 class Cluster(Protocol):
-    """What a scenario can do to a cluster besides asking it."""
+    """Operations of a scenario on a cluster, apart from requests."""
 
     @property
     def addresses(self) -> Mapping[int, tuple[str, int]]: ...
@@ -77,7 +77,7 @@ class Cluster(Protocol):
 
 
 class Run:
-    """One scenario on one cluster: asks, and writes down what came back."""
+    """One scenario on one cluster: sends requests, and records the responses."""
 
     def __init__(self, cluster: Cluster, nodes: Nodes, prefix: str) -> None:
         self.cluster = cluster
@@ -88,7 +88,7 @@ class Run:
         self._marker: Topic | None = None
         self._marked = 0
 
-    # Asking
+    # Requests
 
     async def ask(
         self,
@@ -100,7 +100,7 @@ class Run:
         connection: Connection | None = None,
         timeout: float = 30,
     ) -> R | Outcome:
-        """Send ``request`` and write down the answer under ``label``."""
+        """Send ``request`` and record the response under ``label``."""
         version = latest(type(request)) if version is None else version
         answer = await self.quietly(request, version, node=node, connection=connection, timeout=timeout)
         self.observe(label, answer, version)
@@ -115,32 +115,32 @@ class Run:
         connection: Connection | None = None,
         timeout: float = 30,
     ) -> R | Outcome:
-        """Send ``request``; nothing is written down."""
+        """Send ``request``, without recording anything."""
         version = latest(type(request)) if version is None else version
         used = connection or await self.nodes.shared(node)
         answer = await used.ask(request, version, timeout)
         if isinstance(answer, Outcome):
-            # Whatever comes later on that connection would answer this request.
+            # A later response on that connection would belong to this request.
             self.nodes.drop(used)
         else:
             self._learn(answer)
         return answer
 
     async def surely(self, request: Request[R], version: int | None = None, *, node: int = 1) -> R:
-        """The answer to ``request``, which must come; for what a scenario prepares."""
+        """Return the response to ``request``, which must arrive; for the preparation of a scenario."""
         answer = await self.quietly(request, version, node=node)
         assert not isinstance(answer, Outcome), f"{type(request).__name__}: {answer}"
         return answer
 
     def observe(self, label: str, value: object, version: int = -1) -> None:
-        """Write down ``value`` under ``label``."""
+        """Record ``value`` under ``label``."""
         assert label not in self.observed, f"{label} was observed already"
         if isinstance(value, ApiVersionsResponse) and value.error_code == UnsupportedVersionError.code:
             version = 0
         self.observed[label] = normalise(self.names, value.value if isinstance(value, Outcome) else value, version)
 
     def _learn(self, answer: Message) -> None:
-        """Take the names of topics and producers from whatever tells them."""
+        """Learn the names of topics and producers from a response."""
         if isinstance(answer, MetadataResponse):
             for topic in answer.topics:
                 self.names.add_topic(topic.topic_id, topic.name or "")
@@ -150,7 +150,7 @@ class Run:
     # Topics
 
     def name(self, label: str = "t") -> str:
-        """The name of a topic or group that belongs to this scenario alone."""
+        """Return the name of a topic or group that only this scenario uses."""
         return f"{self.prefix}-{label}"
 
     async def create(
@@ -161,7 +161,7 @@ class Run:
         replicas: Sequence[Sequence[int]] | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> Topic:
-        """Create a topic, led by node 1 if ``replicas`` of each partition do not say otherwise, and wait for it."""
+        """Create a topic, led by node 1 unless ``replicas`` of each partition are given, and wait for it."""
         assigned = replicas or [[1]] * partitions
         topic = CreatableTopic(
             name=self.name(label),
@@ -179,14 +179,14 @@ class Run:
         return Topic(self.name(label), found.topic_id)
 
     async def delete(self, topic: Topic) -> None:
-        """Delete a topic and wait until every node has forgotten it."""
+        """Delete a topic and wait until no node lists it."""
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic.name)], timeout_ms=30_000)
         deleted = await self.surely(request)
         assert deleted.responses[0].error_code == 0, deleted
         await self.wait_for(topic.name, lambda found: found.error_code == UnknownTopicOrPartitionError.code)
 
     async def wait_for(self, name: str, condition: Callable[[MetadataResponseTopic], bool]) -> MetadataResponseTopic:
-        """Until every node describes the topic so that ``condition`` holds and all of its partitions have leaders."""
+        """Wait until ``condition`` holds for every node's description of the topic, and all partitions have leaders."""
         request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
         for node in self.nodes.running:
 
@@ -197,7 +197,7 @@ class Run:
             await self.eventually(holds, f"{name} on node {node}")
         found = (await self.surely(request, node=min(self.nodes.running))).topics[0]
         for partition in found.partitions:
-            # A broker has the metadata a moment before it takes up the leadership that they give it.
+            # A broker has the metadata a moment before it acts as the leader that they name.
             probe = ListOffsetsTopic(
                 name=name,
                 partitions=[ListOffsetsPartition(partition_index=partition.partition_index, timestamp=-1)],
@@ -211,10 +211,10 @@ class Run:
         return found
 
     async def metadata_caught_up(self) -> None:
-        """Until node 1 describes all that the controller has written so far.
+        """Wait until node 1 has all metadata that the controller has written so far.
 
-        The controller answers when a change is in the log of the metadata; a broker reads that log a moment later,
-        and in order. So a further change is made, of a topic that is there for nothing else, and waited for.
+        The controller responds when a change is in the log of the metadata; a broker reads that log a moment later,
+        and in order. Therefore this changes a topic that has no other use, and waits for that change.
         """
         if self._marker is None:
             self._marker = await self.create("marker")
@@ -234,7 +234,7 @@ class Run:
         await self.eventually(described, f"{_MARK}={value} of {name}")
 
     async def eventually(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
-        """Until ``condition`` holds."""
+        """Wait until ``condition`` holds."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not await condition():
             assert time.monotonic() < deadline, f"{what}: not within {_PATIENCE_SECONDS} s"
@@ -243,25 +243,25 @@ class Run:
     # Nodes
 
     async def kill(self, node: int) -> None:
-        """End a node as if by SIGKILL."""
+        """End a node as by SIGKILL."""
         await self.cluster.kill(node)
         self.nodes.forget(node)
 
     async def restart(self, node: int) -> None:
-        """Start a killed node again, with what it had."""
+        """Start a killed node again, with its data."""
         await self.cluster.restart(node)
         self.nodes.alive(node)
 
     # Records
 
     async def append(self, topic: Topic, *batches: bytes, partition: int = 0, acks: int = -1, node: int = 1) -> None:
-        """Append each batch by a request of its own; all must be taken. For what a scenario prepares."""
+        """Append each batch by a separate request; all must succeed. For the preparation of a scenario."""
         for records in batches:
             answer = await self.surely(produce(topic, records, partition=partition, acks=acks), node=node)
             assert answer.responses[0].partition_responses[0].error_code == 0, answer
 
     async def caught_up(self, topic: Topic, follower: int, *, leader: int = 1) -> None:
-        """Until ``follower`` knows partition 0's high watermark, which it is told with the fetch after the records."""
+        """Wait until ``follower`` has partition 0's high watermark, which the fetch after the records returns."""
 
         async def high_watermark(node: int) -> int:
             answer = await self.surely(fetch(topic), node=node)
@@ -276,7 +276,7 @@ class Run:
 def produce(
     topic: Topic, records: bytes | None, *, partition: int = 0, acks: int = -1, timeout_ms: int = 10_000
 ) -> ProduceRequest:
-    """A Produce request for one partition, in whatever version."""
+    """Return a Produce request for one partition, in any version."""
     data = PartitionProduceData(index=partition, records=records)
     return ProduceRequest(
         acks=acks,
@@ -286,12 +286,12 @@ def produce(
 
 
 def partition_response(answer: ProduceResponse | Outcome) -> str | int:
-    """The error code of a Produce request for one partition."""
+    """Return the error code of a Produce request for one partition."""
     return answer.value if isinstance(answer, Outcome) else answer.responses[0].partition_responses[0].error_code
 
 
 def fetch(topic: Topic, offset: int = 0, *, partition: int = 0, **changes: int) -> FetchRequest:
-    """A Fetch request for one partition, in whatever version; does not wait unless told to.
+    """Return a Fetch request for one partition, in any version, by default without waiting.
 
     ``changes`` are other fields of the request, or of its partition.
     """
@@ -308,7 +308,7 @@ def fetch(topic: Topic, offset: int = 0, *, partition: int = 0, **changes: int) 
 
 
 def partition_data(answer: FetchResponse | Outcome) -> object:
-    """What a Fetch request for one partition read, without what depends on its version."""
+    """Return the result of a Fetch request for one partition, without fields that depend on its version."""
     if isinstance(answer, Outcome):
         return answer.value
     return answer.responses[0].partitions[0] if answer.responses else answer
@@ -316,7 +316,7 @@ def partition_data(answer: FetchResponse | Outcome) -> object:
 
 @dataclass(frozen=True)
 class Scenario:
-    """``play`` asks a cluster of ``nodes`` nodes."""
+    """A scenario: ``play`` sends requests to a cluster of ``nodes`` nodes."""
 
     name: str
     nodes: int
@@ -341,7 +341,7 @@ def scenario(nodes: int = 1) -> Callable[[Play], Play]:
 
 
 async def run(found: Scenario, cluster: Cluster, token: str = "") -> dict[str, Tree]:
-    """What ``found`` observes on ``cluster``; ``token`` tells repeated runs on one cluster apart."""
+    """Return the observations of ``found`` on ``cluster``; ``token`` distinguishes repeated runs on one cluster."""
     nodes = Nodes(cluster.addresses)
     try:
         play = Run(cluster, nodes, found.name.replace("_", "-") + token)

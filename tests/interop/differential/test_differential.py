@@ -1,4 +1,4 @@
-"""Apache Kafka and the embedded broker are asked the same and have to answer the same."""
+"""Apache Kafka and the embedded broker must return the same responses to the same requests."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ assert _all_scenarios.__path__, "importing them is what finds the scenarios"
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "embedded-broker.md"
 
-# What the shared Kafka clusters of tests/interop are set to, as far as answers depend on it.
+# The settings of the shared Kafka clusters of tests/interop that affect responses.
 _BOTH = {
-    # The default of the compiled build, which the table is about.
+    # The default of the compiled build, to which the table applies.
     "aioproducer.validate.records": "true",
     "group.initial.rebalance.delay.ms": "0",
     "num.partitions": "1",
@@ -86,14 +86,14 @@ _kafka_observed: dict[tuple[str, KafkaCluster], dict[str, Tree]] = {}
 
 
 async def _kafka(found: Scenario, cluster: KafkaCluster) -> dict[str, Tree]:
-    """What Kafka answers, asked once a session."""
+    """Kafka's responses, requested once in a session."""
     if (found.name, cluster) not in _kafka_observed:
         _kafka_observed[found.name, cluster] = await run(found, _Kafka(cluster))
     return _kafka_observed[found.name, cluster]
 
 
 async def embedded(found: Scenario, token: str = "", *, features: Mapping[str, int] | None = None) -> dict[str, Tree]:
-    """What a new embedded cluster answers."""
+    """Return the responses of a new embedded cluster."""
     # As the fixture `three_nodes`.
     racks = [f"rack-{node}" for node in (1, 2, 3)] if found.nodes == 3 else None
     async with BrokerCluster(
@@ -120,7 +120,7 @@ OF_OLD_TRANSACTIONS = [name for name, found in SCENARIOS.items() if found.play._
 async def test_old_transactions_are_those_of_apache_kafka(
     name: str, one_node_with_old_transactions: KafkaCluster
 ) -> None:
-    """The same scenarios in a cluster of transaction.version 1; a row of the table need not occur there."""
+    """The same scenarios with transaction.version 1, where not every row of the table occurs."""
     found = SCENARIOS[name]
     kafka = await _kafka(found, one_node_with_old_transactions)
     unlisted, _ = judge(name, differences(kafka, await embedded(found, features={"transaction.version": 1})), KNOWN)

@@ -1,4 +1,4 @@
-"""Requests as bytes on a connection, and what came back: an answer, silence, or the end of the connection."""
+"""Requests as bytes on a connection, and their outcomes: a response, silence, or the end of the connection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLIENT_ID = "differential"
 
 
 class Outcome(enum.Enum):
-    """What there is instead of an answer."""
+    """The outcome instead of a response."""
 
     CLOSED = "connection closed"
     SILENCE = "no answer"
@@ -44,7 +44,7 @@ class Connection:
         return cls(*await asyncio.open_connection(host, port, limit=16 * 1024 * 1024), client_id)
 
     async def send_bytes(self, data: bytes) -> None:
-        """Exactly these bytes; that the peer has closed shows when its answer is read."""
+        """Send exactly these bytes; if the peer has closed, reading its response shows it."""
         self._writer.write(data)
         try:
             await self._writer.drain()
@@ -58,7 +58,7 @@ class Connection:
         return self._correlation_id
 
     async def read_frame(self, timeout: float = 30) -> bytes | Outcome:
-        """The next response without its size."""
+        """Return the next response without its size."""
         try:
             async with asyncio.timeout(timeout):
                 (size,) = struct.unpack(">i", await self._reader.readexactly(4))
@@ -69,7 +69,7 @@ class Connection:
             return Outcome.CLOSED
 
     async def read(self, request: Request[R], version: int, correlation_id: int, timeout: float = 30) -> R | Outcome:
-        """The answer to ``request``, which must be the next one."""
+        """Return the response to ``request``, which must be the next one."""
         frame = await self.read_frame(timeout)
         if isinstance(frame, Outcome):
             return frame
@@ -83,12 +83,12 @@ class Connection:
         assert found == correlation_id, f"the answer to request {found} came, that to {correlation_id} was to come"
         assert isinstance(response, response_class)
         if not isinstance(request, ApiVersionsRequest):
-            # Then answers whose fields are the same are the same bytes.
+            # Responses with the same fields then have the same bytes.
             assert b"".join(encode_response(response, version, found))[4:] == frame, f"unusual encoding: {response}"
         return response
 
     async def ask(self, request: Request[R], version: int, timeout: float = 30) -> R | Outcome:
-        """Send a request and wait for its answer."""
+        """Send a request and wait for its response."""
         return await self.read(request, version, await self.send(request, version), timeout)
 
     async def close(self) -> None:
@@ -100,7 +100,7 @@ class Connection:
 
 
 class Nodes:
-    """Connections to the nodes of a cluster, one shared for each and others as wanted; a context manager."""
+    """Connections to the nodes of a cluster: a shared one for each, and further ones on request; a context manager."""
 
     def __init__(self, addresses: Mapping[int, tuple[str, int]]) -> None:
         self.addresses = dict(addresses)
@@ -109,28 +109,28 @@ class Nodes:
         self._shared: dict[int, Connection] = {}
 
     async def connect(self, node: int = 1, client_id: str | None = CLIENT_ID) -> Connection:
-        """A connection of one's own."""
+        """Open a separate connection."""
         connection = await Connection.open(*self.addresses[node], client_id)
         self._opened.append(connection)
         return connection
 
     async def shared(self, node: int = 1) -> Connection:
-        """The connection that is used where nothing else is said."""
+        """Return the shared connection."""
         if node not in self._shared:
             self._shared[node] = await self.connect(node)
         return self._shared[node]
 
     def drop(self, connection: Connection) -> None:
-        """``connection`` was closed by the peer: the next request goes over a new one."""
+        """Drop ``connection``, which the peer has closed: the next request uses a new one."""
         self._shared = {node: shared for node, shared in self._shared.items() if shared is not connection}
 
     def forget(self, node: int) -> None:
-        """The node was ended."""
+        """Handle the end of the node."""
         self.running.discard(node)
         self._shared.pop(node, None)
 
     def alive(self, node: int) -> None:
-        """The node runs again."""
+        """Handle the restart of the node."""
         self.running.add(node)
 
     async def close(self) -> None:

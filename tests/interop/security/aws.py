@@ -1,4 +1,4 @@
-"""Made-up credentials for AWS, and the check of the tokens that are signed with them.
+"""Invented credentials for AWS, and a check of tokens that are signed with them.
 
 A token is a URL that is signed for the action ``kafka-cluster:Connect`` (Signature Version 4), in base64url.
 """
@@ -18,11 +18,11 @@ ACCESS_KEY_ID = "AKIAMADEUPFORTHETEST"
 SECRET_ACCESS_KEY = "made/up+for/the/test"
 
 UNSET = ("AWS_DEFAULT_REGION", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_PROFILE")
-"""Variables that would change what is signed."""
+"""Environment variables that would change the signature."""
 
 
 def environment(folder: Path, region: str = REGION) -> dict[str, str]:
-    """Variables with the credentials, and without what this machine may have: ``folder`` has no files of AWS."""
+    """Return variables with the credentials, and without this machine's: ``folder`` has no files of AWS."""
     return {
         "AWS_ACCESS_KEY_ID": ACCESS_KEY_ID,
         "AWS_SECRET_ACCESS_KEY": SECRET_ACCESS_KEY,
@@ -34,7 +34,7 @@ def environment(folder: Path, region: str = REGION) -> dict[str, str]:
 
 
 def check_token(token: str, session_token: str | None = None, region: str = REGION) -> None:
-    """As AWS checks it, with the secret key that belongs to the key id."""
+    """Check a token as AWS does, with the secret key of the key id."""
     assert "=" not in token
     url = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
     parts = urllib.parse.urlsplit(url)
@@ -52,7 +52,7 @@ def check_token(token: str, session_token: str | None = None, region: str = REGI
     assert scope == f"{query['X-Amz-Date'][:8]}/{region}/kafka-cluster/aws4_request"
     assert query.get("X-Amz-Security-Token") == session_token
     signature = query.pop("X-Amz-Signature")
-    # Appended after the signature was made.
+    # Appended after signing.
     query.pop("User-Agent", None)
     canonical = urllib.parse.urlencode(sorted(query.items()), quote_via=urllib.parse.quote, safe="-_.~")
     request = f"GET\n/\n{canonical}\nhost:{host}\n\nhost\n{hashlib.sha256(b'').hexdigest()}"

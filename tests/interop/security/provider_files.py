@@ -1,4 +1,4 @@
-"""The client files of managed Kafka, as their consoles and documentation give them, with made-up secrets."""
+"""The client files of managed Kafka, as in their consoles and documentation, with invented secrets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 FOLDER = Path(__file__).parents[2] / "data" / "security"
 
-# In the value of sasl.jaas.config, in either kind of quotes, or as a key of its own.
+# In the value of sasl.jaas.config, in either kind of quotes, or as a separate key.
 _OPTION = r"""(?:^|\s)(?:sasl\.)?{name}\s*=\s*(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<bare>[^\s"';][^\n]*))"""
 
 
@@ -24,7 +24,7 @@ DOCUMENTED = Credentials("orders-service", "made up for docs/security.md")
 
 
 def read_credentials(file: str, name: str = "username", password: str = "password") -> Credentials:
-    """What a file says; read by a regular expression, not by what is tested."""
+    """Return the contents of a file, read by a regular expression instead of the tested code."""
     text = (FOLDER / file).read_text()
     return Credentials(_option(text, name), _option(text, password))
 
@@ -36,10 +36,10 @@ def _option(text: str, name: str) -> str:
 
 
 def adapted(file: str, into: Path, **changes: str) -> Path:
-    """The file in folder ``into``, for another address and trust store, with the keys in ``changes`` replaced."""
+    """Write the file to ``into``, for another address and trust store, with the keys in ``changes`` replaced."""
     lines = (FOLDER / file).read_text().splitlines()
     keys = {name.replace("_", "."): value for name, value in changes.items()}
-    # The trust store is another one, of another type, without a password.
+    # The trust store is replaced by one of another type, without a password.
     removed = (*keys, "ssl.truststore.")
     kept = [line for line in lines if not line.startswith(removed)]
     path = into / file

@@ -20,7 +20,7 @@ from tests.kafka.token_server import TokenServer
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("listener", [SASL, SASL_TLS])
-async def test_an_admin_a_reader_and_a_consumer(
+async def test_an_admin_a_reader_and_a_consumer_authenticate(
     secure: SecureCluster, topic: str, listener: str, mechanism: str
 ) -> None:
     configuration = secure.configuration(listener, mechanism)
@@ -49,7 +49,7 @@ async def test_a_consumer_with_a_wrong_password_raises_each_time_it_is_asked(sec
 
 
 def _keys(secure: SecureCluster, listener: str, mechanism: str, tokens: TokenServer) -> dict[str, str]:
-    """Kafka's keys as text, as they stand in files."""
+    """Return Kafka's keys as text, as in files."""
     settings: dict[str, Any] = secure.configuration(listener, mechanism, sasl_token_provider=None)
     keys = {name.replace("_", "."): value for name, value in settings.items()}
     if mechanism == "OAUTHBEARER":
@@ -86,7 +86,7 @@ def rows(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("listener", "mechanism"), [(SASL, "PLAIN"), (SASL_TLS, "SCRAM-SHA-512"), (SASL, "OAUTHBEARER")]
 )
-def test_the_command_line_with_a_properties_file(
+def test_the_command_line_authenticates_with_a_properties_file(
     secure: SecureCluster,
     tokens: TokenServer,
     topic: str,
@@ -101,7 +101,7 @@ def test_the_command_line_with_a_properties_file(
     _check_round_trip(capfd, topic, rows, "--config", str(path))
 
 
-def test_the_command_line_with_options(
+def test_the_command_line_authenticates_with_options(
     secure: SecureCluster,
     tokens: TokenServer,
     topic: str,
@@ -109,7 +109,7 @@ def test_the_command_line_with_options(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The password comes from the environment: everybody on a machine can read the arguments of a process."""
+    """The password comes from the environment, because other users can read the arguments of a process."""
     monkeypatch.setenv("KAFKA_PASSWORD", PASSWORD)
     keys = _keys(secure, SASL, "SCRAM-SHA-256", tokens) | {
         "sasl.password": "${env:KAFKA_PASSWORD}",
@@ -120,7 +120,7 @@ def test_the_command_line_with_options(
     _check_round_trip(capfd, topic, rows, *options)
 
 
-def test_the_command_line_says_what_is_wrong(
+def test_the_command_line_reports_a_wrong_password(
     secure: SecureCluster, tokens: TokenServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     keys = _keys(secure, SASL, "PLAIN", tokens) | {"sasl.password": "wr0ng-passw0rd"}

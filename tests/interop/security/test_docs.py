@@ -1,4 +1,4 @@
-"""docs/security.md: each block runs as it stands, against a listener of its kind, and its record arrives.
+"""docs/security.md: each block runs unchanged, against a listener of its kind, and its record arrives.
 
 Replaced are the addresses, the URLs of token endpoints, the id and HMAC of a delegation token, and the folders of
 files. Authorities of services in the cloud are trusted by ``SSL_CERT_FILE``, as the system's.
@@ -45,7 +45,7 @@ CODE = {"python", "sh", "properties"}
 SHOWN = {"text", "yaml"}
 AWS_REGION = "eu-west-1"
 
-# Ports of the document's hosts, and the listeners of tests/kafka that they stand for.
+# Ports of the document's hosts, and the listeners of tests/kafka that replace them.
 LISTENERS = {
     "kafka.example.com:9093": "SSL",
     "kafka.example.com:9094": "MUTUAL",
@@ -56,7 +56,7 @@ LISTENERS = {
     "kafka-made-up-project.aivencloud.com:12345": SASL_TLS,
     "kafka-made-up-project.aivencloud.com:12346": "MUTUAL",
 }
-# Those of Amazon's listener, which is no Kafka.
+# Ports of Amazon's listener, which is not Apache Kafka.
 IAM_PORT = ":9098"
 IAM_HOST = re.compile(r"[\w.-]+\.amazonaws\.com:9098")
 TOKEN_URL = re.compile(r"https://login\.(?:example\.com/oauth2/token|microsoftonline\.com/TENANT/oauth2/v2\.0/token)")
@@ -67,7 +67,7 @@ ABSOLUTE = re.compile(r"(?<![\w.])/(?=(?:etc|run|var)/)")
 
 
 def _by_section() -> dict[str, list[Block]]:
-    """The blocks below each heading of the second level."""
+    """Return the blocks below each heading of the second level."""
     starts = [(number, line) for number, line in enumerate(TEXT.splitlines(), 1) if line.startswith("## ")]
     found: dict[str, list[Block]] = {}
     for block in blocks_of(DOCUMENT):
@@ -83,7 +83,7 @@ SECTIONS = {
 
 @pytest.fixture(scope="module")
 def replaced(secure: SecureCluster, tokens: TokenServer) -> dict[str, str]:
-    """What stands for what in the document; makes the users that are made when the broker runs, and the topic."""
+    """Replacements of the document's values; creates users that are created while the broker runs, and the topic."""
     secure.create_topic(TOPIC)
     secure.set_scram_password(DOCUMENTED.name, "SCRAM-SHA-512", DOCUMENTED.password)
     for file, mechanism in {"aiven.properties": "SCRAM-SHA-256", "msk_scram.properties": "SCRAM-SHA-512"}.items():
@@ -98,7 +98,7 @@ def replaced(secure: SecureCluster, tokens: TokenServer) -> dict[str, str]:
 
 @pytest.fixture
 def folder(secure: SecureCluster, tokens: TokenServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Has the files that the document names, and those of absolute paths below it."""
+    """A folder with the files that the document names; those of absolute paths are below it."""
     certificates = secure.certificates
     assert certificates is not None
     files = {
@@ -132,14 +132,14 @@ def folder(secure: SecureCluster, tokens: TokenServer, tmp_path: Path, monkeypat
         monkeypatch.setenv(name, value)
     for name in UNSET:
         monkeypatch.delenv(name, raising=False)
-    # Files without a folder are in that of the blocks.
+    # Files without a folder are in the folder of the blocks.
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @asynccontextmanager
 async def _amazon(secure: SecureCluster) -> AsyncIterator[SaslListener]:
-    """A listener of MSK's kind in front of the broker; a gateway between them gives clients the listener's address."""
+    """A listener like MSK's in front of the broker; a gateway between them advertises the listener's address."""
     certificates = secure.certificates
     assert certificates is not None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -165,7 +165,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 class Runner:
-    """Runs the blocks of one section in their order; each one that sends has to store a record."""
+    """Runs the blocks of one section in order; each one that sends has to store a record."""
 
     def __init__(self, secure: SecureCluster, folder: Path, replaced: dict[str, str]) -> None:
         self._secure = secure
@@ -208,7 +208,7 @@ class Runner:
 
     def _run(self, block: Block) -> None:
         if "spark." not in block.text:
-            # The tool takes the address of the block, not that of the page.
+            # The tool uses the address of the block, not that of the page.
             text = f"unset AIOPRODUCER_BOOTSTRAP_SERVERS\n{block.text}" if block.language == "sh" else block.text
             self._page.run(dataclasses.replace(block, text=text))
             return
@@ -219,7 +219,7 @@ class Runner:
             session.close()
 
     async def _send(self, properties: Block, following: Block | None) -> bool:
-        """Write a properties file, and send a record by it unless the following block does; whether it was sent."""
+        """Write a properties file, and send a record with it unless the next block does; return whether it was sent."""
         name = re.match(r"# (\S+\.properties)\n", properties.text)
         assert name is not None, f"{properties} has no name"
         path = self._folder / name[1]
@@ -267,7 +267,7 @@ def test_every_language_is_run_or_shown() -> None:
 
 
 def _table(heading: str) -> list[list[str]]:
-    """The cells of the first table below a heading, without those that name its columns."""
+    """Return the cells of the first table below a heading, without its head."""
     _, _, section = TEXT.partition(f"# {heading}\n")
     table = section[section.index("\n|") + 1 :].partition("\n\n")[0]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
@@ -277,9 +277,9 @@ def _code(cell: str) -> list[str]:
     return re.findall("`([^`]+)`", cell)
 
 
-def test_errors_say_what_the_table_has() -> None:
+def test_errors_have_the_texts_of_the_table() -> None:
     files = (ROOT / "aioproducer").rglob("*.py")
-    # Texts are written in pieces of a line each.
+    # The source has texts in pieces of a line each.
     source = "".join(re.sub(r'"\s*\n\s*f?"', "", file.read_text(encoding="utf-8")) for file in files)
     texts = [text for row in _table("The error says") for text in _code(row[0])]
     assert len(texts) > 10

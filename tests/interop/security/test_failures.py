@@ -1,4 +1,4 @@
-"""A client that cannot authenticate: each failure has its class, comes within seconds, and its text says what to do.
+"""A client that cannot authenticate: each failure has its class, is raised within seconds, and says what to do.
 
 No text, and nothing in its chain of exceptions, contains a secret.
 """
@@ -30,11 +30,11 @@ pytestmark = pytest.mark.asyncio(loop_factories=["asyncio"])
 WRONG = "wr0ng-passw0rd"
 MAX_BLOCK_MS = 1500
 AT_ONCE_S = 3.0
-"""What a broker's rejection takes at most, on a busy machine."""
+"""Maximum seconds until a broker's rejection, on a busy machine."""
 
 
 async def _rejection(*secrets: str, **configuration: Any) -> KafkaError:
-    """What a send of a new producer fails with at once, and ``wait_ready`` too."""
+    """Return the error that a new producer's send, and ``wait_ready``, raise at once."""
     producer = Producer(max_block_ms=20_000, **configuration)
     await producer.start()
     try:
@@ -54,7 +54,7 @@ async def _rejection(*secrets: str, **configuration: Any) -> KafkaError:
 
 
 async def _last_failure(*secrets: str, **configuration: Any) -> KafkaError:
-    """What a send of a new producer fails with at its deadline: it may have succeeded until then."""
+    """Return the error of a new producer's send at its deadline; it could have succeeded until then."""
     producer = Producer(max_block_ms=MAX_BLOCK_MS, **configuration)
     await producer.start()
     try:
@@ -83,20 +83,20 @@ def _with_token(token: str, lifetime: float = 300) -> dict[str, Any]:
 
 @pytest.mark.parametrize("listener", [SASL, SASL_TLS])
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-async def test_wrong_password(secure: SecureCluster, listener: str, mechanism: str) -> None:
+async def test_a_wrong_password_is_rejected(secure: SecureCluster, listener: str, mechanism: str) -> None:
     error = await _rejection(**secure.configuration(listener, mechanism, sasl_password=WRONG))
     assert type(error) is SaslAuthenticationError
     assert "Check user name" in str(error)
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-async def test_unknown_user(secure: SecureCluster, mechanism: str) -> None:
+async def test_an_unknown_user_is_rejected(secure: SecureCluster, mechanism: str) -> None:
     error = await _rejection(**secure.configuration(SASL, mechanism, sasl_username="nobody"))
     assert type(error) is SaslAuthenticationError
     assert "Check user name" in str(error)
 
 
-async def test_a_password_provider_that_fails(secure: SecureCluster) -> None:
+async def test_a_password_provider_that_fails_is_named(secure: SecureCluster) -> None:
     def fetch_password() -> str:
         raise OSError("the vault is sealed")
 
@@ -109,7 +109,7 @@ async def test_a_password_provider_that_fails(secure: SecureCluster) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER", "SCRAM-SHA-256"])
-async def test_mechanism_that_is_not_enabled(secure: SecureCluster, mechanism: str) -> None:
+async def test_a_mechanism_that_is_not_enabled_is_rejected(secure: SecureCluster, mechanism: str) -> None:
     address = secure.sasl_bootstrap_servers(SCRAM_512)
     error = await _rejection(**secure.configuration(SASL, mechanism, bootstrap_servers=address))
     assert type(error) is UnsupportedSaslMechanismError
@@ -121,14 +121,14 @@ async def test_mechanism_that_is_not_enabled(secure: SecureCluster, mechanism: s
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-1", "DIGEST-MD5", "GSSAPI"])
-async def test_unknown_mechanism(secure: SecureCluster, mechanism: str) -> None:
+async def test_an_unknown_mechanism_is_rejected(secure: SecureCluster, mechanism: str) -> None:
     with pytest.raises(ConfigurationError) as refusal:
         Producer(**secure.configuration(SASL, mechanism))
     for known in MECHANISMS:
         assert known in str(refusal.value)
 
 
-async def test_no_mechanism(secure: SecureCluster) -> None:
+async def test_a_missing_mechanism_is_rejected(secure: SecureCluster) -> None:
     with pytest.raises(ConfigurationError, match=r"sasl[._]mechanism"):
         Producer(**secure.configuration(SASL, "PLAIN", sasl_mechanism=None))
 
@@ -146,10 +146,10 @@ async def test_no_mechanism(secure: SecureCluster) -> None:
     ],
     ids=["expired", "audience", "issuer", "key"],
 )
-async def test_token_that_the_broker_rejects(
+async def test_a_token_that_the_broker_rejects_raises(
     secure: SecureCluster, tokens: TokenServer, changes: dict[str, Any], advice: str
 ) -> None:
-    """The broker says no more than ``invalid_token``."""
+    """The broker returns only ``invalid_token``."""
     token = tokens.token(**changes)
     error = await _rejection(token, **secure.configuration(SASL, "OAUTHBEARER", **_with_token(token)))
     assert type(error) is SaslAuthenticationError
@@ -158,7 +158,9 @@ async def test_token_that_the_broker_rejects(
     assert "user name" not in str(error)
 
 
-async def test_token_that_is_not_valid_yet_by_the_brokers_clock(secure: SecureCluster, tokens: TokenServer) -> None:
+async def test_a_token_that_is_not_valid_yet_by_the_brokers_clock_is_rejected(
+    secure: SecureCluster, tokens: TokenServer
+) -> None:
     """The token becomes valid soon enough to be sent: the broker here allows for less skew than the client."""
     token = tokens.token(nbf=int(time.time()) + 20)
     error = await _rejection(token, **secure.configuration(SASL, "OAUTHBEARER", **_with_token(token)))
@@ -167,8 +169,8 @@ async def test_token_that_is_not_valid_yet_by_the_brokers_clock(secure: SecureCl
 
 
 @pytest.mark.parametrize("token", ["bm90.YQ.dG9rZW4", "an-opaque-token"])
-async def test_malformed_token(secure: SecureCluster, token: str) -> None:
-    """The broker wants a JWT. What it does not know is no mistake by itself: other brokers look opaque tokens up."""
+async def test_a_malformed_token_is_rejected(secure: SecureCluster, token: str) -> None:
+    """The broker requires a JWT. An opaque token is no error of the client: other brokers look such tokens up."""
     error = await _rejection(token, **secure.configuration(SASL, "OAUTHBEARER", **_with_token(token)))
     assert type(error) is SaslAuthenticationError
     assert "invalid_token" in str(error)
@@ -176,27 +178,27 @@ async def test_malformed_token(secure: SecureCluster, token: str) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "with a space"])
-async def test_token_with_characters_that_no_token_has(secure: SecureCluster, token: str) -> None:
+async def test_a_token_with_invalid_characters_is_not_sent(secure: SecureCluster, token: str) -> None:
     secrets = [token] if token else []
     error = await _last_failure(*secrets, **secure.configuration(SASL, "OAUTHBEARER", **_with_token(token)))
     assert "token provider" in str(error)
 
 
-async def test_token_that_has_expired_before_it_is_sent(secure: SecureCluster, tokens: TokenServer) -> None:
+async def test_an_expired_token_is_not_sent(secure: SecureCluster, tokens: TokenServer) -> None:
     configuration = secure.configuration(SASL, "OAUTHBEARER", **_with_token(tokens.token(), lifetime=-10))
     error = await _last_failure(**configuration)
     assert "expired" in str(error)
     assert "token provider" in str(error)
 
 
-async def test_token_that_becomes_valid_later(secure: SecureCluster, tokens: TokenServer) -> None:
-    """One of the two clocks is wrong: it is not sent."""
+async def test_a_token_that_becomes_valid_much_later_is_not_sent(secure: SecureCluster, tokens: TokenServer) -> None:
+    """One of the two clocks is wrong."""
     token = tokens.token(nbf=4_000_000_000)
     error = await _last_failure(token, **secure.configuration(SASL, "OAUTHBEARER", **_with_token(token)))
     assert "clock" in str(error)
 
 
-async def test_token_provider_that_fails(secure: SecureCluster) -> None:
+async def test_a_token_provider_that_fails_is_named(secure: SecureCluster) -> None:
     def fetch_token() -> tuple[str, float]:
         raise RuntimeError("no token today")
 
@@ -206,7 +208,7 @@ async def test_token_provider_that_fails(secure: SecureCluster) -> None:
     assert "no token today" in str(error)
 
 
-async def test_token_provider_that_hangs(secure: SecureCluster) -> None:
+async def test_a_token_provider_that_hangs_is_named(secure: SecureCluster) -> None:
     async def fetch_token() -> tuple[str, float]:
         await asyncio.Event().wait()
         raise AssertionError
@@ -221,7 +223,7 @@ async def test_token_provider_that_hangs(secure: SecureCluster) -> None:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-async def test_listener_without_sasl(secure: SecureCluster, mechanism: str) -> None:
+async def test_a_listener_without_sasl_is_reported(secure: SecureCluster, mechanism: str) -> None:
     address = secure.bootstrap_servers
     error = await _rejection(**secure.configuration(SASL, mechanism, bootstrap_servers=address))
     assert type(error) is IllegalSaslStateError
@@ -229,14 +231,14 @@ async def test_listener_without_sasl(secure: SecureCluster, mechanism: str) -> N
     assert "set it to PLAINTEXT" in str(error)
 
 
-async def test_tls_listener_without_sasl(secure: SecureCluster) -> None:
+async def test_a_tls_listener_without_sasl_is_reported(secure: SecureCluster) -> None:
     address = secure.tls_bootstrap_servers
     error = await _rejection(**secure.configuration(SASL_TLS, "PLAIN", bootstrap_servers=address))
     assert type(error) is IllegalSaslStateError
     assert "set it to SSL" in str(error)
 
 
-async def test_sasl_listener_spoken_to_in_plain_text(secure: SecureCluster) -> None:
+async def test_a_client_without_sasl_at_a_sasl_listener_is_reported(secure: SecureCluster) -> None:
     address = secure.sasl_bootstrap_servers(SASL)
     error = await _rejection(bootstrap_servers=address)
     assert type(error) is IllegalSaslStateError
@@ -246,7 +248,7 @@ async def test_sasl_listener_spoken_to_in_plain_text(secure: SecureCluster) -> N
         assert mechanism in str(error)
 
 
-async def test_sasl_tls_listener_spoken_to_in_tls(secure: SecureCluster) -> None:
+async def test_a_client_with_only_tls_at_a_sasl_ssl_listener_is_reported(secure: SecureCluster) -> None:
     address = secure.sasl_bootstrap_servers(SASL_TLS)
     error = await _rejection(
         bootstrap_servers=address, security_protocol="SSL", ssl_truststore_location=secure.truststore
@@ -255,7 +257,7 @@ async def test_sasl_tls_listener_spoken_to_in_tls(secure: SecureCluster) -> None
     assert "set it to SASL_SSL" in str(error)
 
 
-async def test_sasl_listener_spoken_to_in_tls(secure: SecureCluster) -> None:
+async def test_a_client_with_tls_at_a_sasl_plaintext_listener_is_reported(secure: SecureCluster) -> None:
     port = secure.nodes[1].port[SASL]
     error = await _last_failure(**secure.configuration(SASL_TLS, "PLAIN", bootstrap_servers=f"localhost:{port}"))
     assert f":{port} ended the connection during the TLS handshake" in str(error)
@@ -263,7 +265,7 @@ async def test_sasl_listener_spoken_to_in_tls(secure: SecureCluster) -> None:
 
 
 @pytest.mark.parametrize("listener", [SASL_TLS, "SSL"])
-async def test_tls_listener_spoken_to_in_sasl_plaintext(secure: SecureCluster, listener: str) -> None:
+async def test_a_client_with_sasl_plaintext_at_a_tls_listener_is_reported(secure: SecureCluster, listener: str) -> None:
     address = secure.sasl_bootstrap_servers(listener)
     error = await _last_failure(**secure.configuration(SASL, "PLAIN", bootstrap_servers=address))
     assert f"127.0.0.1:{secure.nodes[1].port[listener]}" in str(error)
@@ -281,8 +283,8 @@ async def test_an_admin_is_refused_at_once(secure: SecureCluster) -> None:
     assert time.monotonic() - began < AT_ONCE_S
 
 
-async def test_a_user_without_the_mechanism(secure: SecureCluster) -> None:
-    """SCRAM-SHA-256 and -512 have passwords of their own: a user may have one of them alone."""
+async def test_a_user_without_the_mechanism_is_rejected(secure: SecureCluster) -> None:
+    """SCRAM-SHA-256 and -512 have separate passwords: a user may have only one of them."""
     await asyncio.to_thread(secure.set_scram_password, "carol", "SCRAM-SHA-256", "carols")
     changes = {"sasl_username": "carol", "sasl_password": "carols"}
     error = await _rejection(**secure.configuration(SASL, "SCRAM-SHA-512", **changes))

@@ -1,4 +1,4 @@
-"""The RDMA gateway in front of Apache Kafka with SASL; TCP stands for RDMA, which foreign clients do not speak."""
+"""The RDMA gateway in front of Apache Kafka with SASL; over TCP, as other clients do not support RDMA."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ VALUES = [b"%04d" % number for number in range(COUNT)]
 
 @asynccontextmanager
 async def _gateway(listener: str, secure: SecureCluster, **keys: Any) -> AsyncIterator[tuple[Gateway, str]]:
-    """A gateway in front of a listener, with the client keys of ``rdma-gateway``; and its address."""
+    """Run a gateway in front of a listener, with the client keys of ``rdma-gateway``; yield it and its address."""
     host, _, port = secure.sasl_bootstrap_servers(listener).rpartition(":")
     config = ProducerConfig.from_kwargs(**({"bootstrap_servers": f"{host}:{port}"} | keys))
     connector = StreamConnector(context_source_from(config, 60))
@@ -94,7 +94,7 @@ async def test_sessions_of_a_second_end_without_a_loss(secure: SecureCluster, to
 
 @pytest.mark.parametrize("listener", [SASL, SHORT])
 async def test_a_producer_authenticates_through_a_gateway(secure: SecureCluster, topic: str, listener: str) -> None:
-    """On the listener with short sessions again and again on the same connection, between its requests."""
+    """On the listener with short sessions it does so repeatedly on the same connection, between its requests."""
     async with _gateway(listener, secure) as (gateway, address):
         keys = secure.configuration(listener, "SCRAM-SHA-256", bootstrap_servers=address)
         async with Producer(**keys, linger_ms=0) as producer:

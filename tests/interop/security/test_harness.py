@@ -1,4 +1,4 @@
-"""The listeners themselves: confluent-kafka authenticates by each mechanism, and is refused where it should be."""
+"""The listeners themselves: confluent-kafka authenticates by each mechanism, and is refused with wrong credentials."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _credentials(mechanism: str, tokens: TokenServer) -> dict[str, Any]:
 
 
 def _outcome(secure: SecureCluster, listener: str, mechanism: str, timeout: float = 10, **settings: Any) -> str:
-    """Empty if a record was stored and read back, else the first error that librdkafka reports."""
+    """Return an empty text if a record was stored and read back, otherwise librdkafka's first error."""
     errors: list[str] = []
     topic = secure.create_topic(f"foreign-{uuid.uuid4().hex[:8]}")
     producer = Producer(
@@ -82,7 +82,7 @@ def test_a_wrong_password_is_refused(secure: SecureCluster, mechanism: str) -> N
 
 
 def test_a_token_of_each_grant_is_accepted(secure: SecureCluster, tokens: TokenServer) -> None:
-    """librdkafka asks the token endpoint itself."""
+    """librdkafka requests the token itself."""
     oidc = {"sasl_oauthbearer_method": "oidc", "sasl_oauthbearer_token_endpoint_url": tokens.token_url}
     client = {"sasl_oauthbearer_client_id": tokens.client_id, "sasl_oauthbearer_client_secret": tokens.client_secret}
     assertion = {
@@ -131,14 +131,14 @@ def test_kafkas_validator_refuses_a_token(secure: SecureCluster, tokens: TokenSe
     assert "invalid_token" in (response.error_message or "")
 
 
-def test_a_token_that_is_refused_fails_a_foreign_client(secure: SecureCluster, tokens: TokenServer) -> None:
+def test_a_refused_token_fails_another_projects_client(secure: SecureCluster, tokens: TokenServer) -> None:
     token = tokens.token(aud="another")
     refusal = _outcome(secure, SASL, "OAUTHBEARER", oauth_cb=lambda _: (token, time.time() + 60))
     assert "invalid_token" in refusal, refusal
 
 
 def test_a_delegation_token_authenticates_by_scram(secure: SecureCluster) -> None:
-    """No client of librdkafka has ``tokenauth``: the messages are written here."""
+    """librdkafka does not support ``tokenauth``, so this test writes the messages."""
     token = secure.delegation_token()
     for hmac, code in [(token.hmac, 0), ("d3Jvbmc=", 58)]:
         authenticator = ScramClient("SCRAM-SHA-512", token.id, hmac, is_token=True)
@@ -165,7 +165,7 @@ def test_a_new_password_replaces_the_old_one(secure: SecureCluster) -> None:
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
-async def test_a_foreign_client_speaks_to_the_listener_in_this_process() -> None:
+async def test_another_projects_client_uses_the_listener_in_this_process() -> None:
     async with SaslListener(["OAUTHBEARER"]) as listener:
         errors: list[str] = []
         producer = Producer(

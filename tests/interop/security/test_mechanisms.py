@@ -1,4 +1,4 @@
-"""Each mechanism with and without TLS: what the producer sends is read back by confluent-kafka."""
+"""Each mechanism with and without TLS: confluent-kafka reads the producer's records back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOGIN_MODULES = {
 
 
 async def _check_sends(secure: SecureCluster, topic: str, **configuration: Any) -> None:
-    """Lone sends that are awaited, then many together."""
+    """Send records that are awaited one by one, then many together, and check that they are stored."""
     await asyncio.to_thread(secure.create_topic, topic, 3)
     async with asyncio.timeout(20), Producer(**configuration) as producer:
         load = Load(producer, topic, 3, size=100)
@@ -49,14 +49,14 @@ async def test_records_are_stored(secure: SecureCluster, topic: str, listener: s
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
-async def test_a_listener_of_one_mechanism(secure: SecureCluster, topic: str) -> None:
+async def test_a_listener_of_one_mechanism_stores_records(secure: SecureCluster, topic: str) -> None:
     await _check_sends(secure, topic, **secure.configuration(SCRAM_512, "SCRAM-SHA-512"))
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 @pytest.mark.parametrize("mechanism", _LOGIN_MODULES)
-async def test_credentials_of_a_jaas_entry(secure: SecureCluster, topic: str, mechanism: str) -> None:
-    """As they stand in files for Kafka's own clients, with their quotes and backslashes."""
+async def test_credentials_may_be_in_a_jaas_entry(secure: SecureCluster, topic: str, mechanism: str) -> None:
+    """The entry is as in files for Kafka's clients, with quotes and backslashes."""
     quoted = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
     entry = f'{_LOGIN_MODULES[mechanism]} required username="{USERNAME}" password="{quoted}";'
     changes = {"sasl_username": None, "sasl_password": None, "sasl_jaas_config": entry}
@@ -65,8 +65,8 @@ async def test_credentials_of_a_jaas_entry(secure: SecureCluster, topic: str, me
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-async def test_a_delegation_token(secure: SecureCluster, topic: str, mechanism: str) -> None:
-    """KIP-48: its id and HMAC in place of name and password."""
+async def test_a_delegation_token_authenticates(secure: SecureCluster, topic: str, mechanism: str) -> None:
+    """Its id and HMAC replace name and password (KIP-48)."""
     token = await asyncio.to_thread(secure.delegation_token)
     entry = f'{_LOGIN_MODULES[mechanism]} required username="{token.id}" password="{token.hmac}" tokenauth="true";'
     changes = {"sasl_username": None, "sasl_password": None, "sasl_jaas_config": entry}
@@ -75,7 +75,7 @@ async def test_a_delegation_token(secure: SecureCluster, topic: str, mechanism: 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-async def test_a_password_of_a_callable(secure: SecureCluster, topic: str, mechanism: str) -> None:
+async def test_a_callable_may_return_the_password(secure: SecureCluster, topic: str, mechanism: str) -> None:
     async def fetch_password() -> str:
         await asyncio.sleep(0.01)
         return PASSWORD
@@ -84,7 +84,7 @@ async def test_a_password_of_a_callable(secure: SecureCluster, topic: str, mecha
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
-async def test_a_token_of_an_async_provider(secure: SecureCluster, topic: str, tokens: TokenServer) -> None:
+async def test_an_async_provider_may_return_the_token(secure: SecureCluster, topic: str, tokens: TokenServer) -> None:
     calls = 0
 
     async def fetch_token() -> tuple[str, float]:

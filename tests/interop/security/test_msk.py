@@ -1,4 +1,4 @@
-"""Amazon MSK's IAM mechanism with made-up credentials, against a listener that checks the token as AWS would."""
+"""Amazon MSK's IAM mechanism with invented credentials, against a listener that checks the token as AWS would."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 async def _send_token(listener: SaslListener, producer: Producer) -> str:
-    """The token that the producer sends. The listener refuses it, since it is no broker."""
+    """Return the token that the producer sends. The listener refuses it, as it is no broker."""
     async with producer:
         with pytest.raises(SaslAuthenticationError) as refusal:
             await producer.send("any", b"v")
@@ -76,8 +76,8 @@ def _tls(listener: SaslListener, certificates: Certificates) -> dict[str, Any]:
     return {"bootstrap_servers": listener.address, "ssl_truststore_location": str(certificates.authority)}
 
 
-async def test_a_token_provider_of_the_signer(listener: SaslListener, certificates: Certificates) -> None:
-    """As docs/security.md has it."""
+async def test_the_signers_token_provider_is_accepted(listener: SaslListener, certificates: Certificates) -> None:
+    """The example of docs/security.md."""
     from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
 
     def msk_token() -> tuple[str, float]:
@@ -93,10 +93,10 @@ async def test_a_token_provider_of_the_signer(listener: SaslListener, certificat
     check_token(await _send_token(listener, producer))
 
 
-async def test_the_mechanism_of_amazons_library(
+async def test_a_file_for_amazons_library_is_accepted(
     listener: SaslListener, certificates: Certificates, tmp_path: Path
 ) -> None:
-    """A file as it is written for Java clients with ``aws-msk-iam-auth``."""
+    """The file is written for Java clients with ``aws-msk-iam-auth``."""
     path = tmp_path / "client.properties"
     path.write_text(
         f"bootstrap.servers={listener.address}\n"
@@ -109,7 +109,7 @@ async def test_the_mechanism_of_amazons_library(
     check_token(await _send_token(listener, Producer.from_properties(path)))
 
 
-async def test_a_profile(
+async def test_a_profile_selects_the_credentials(
     listener: SaslListener, certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -122,10 +122,10 @@ async def test_a_profile(
     check_token(await _send_token(listener, producer))
 
 
-async def test_a_role(
+async def test_the_credentials_of_a_role_are_used(
     listener: SaslListener, certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A service in this process stands for AWS's, which lends the credentials of a role."""
+    """A service in this process replaces AWS's, which issues the credentials of a role."""
     with _TokenService() as service:
         monkeypatch.setenv("AWS_ENDPOINT_URL_STS", service.url)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAWITHOUTANYRIGHTS")
@@ -182,4 +182,4 @@ class _TokenServiceHandler(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing: the requests are kept for the test."""
+        """Log nothing: the requests are kept for the test."""

@@ -23,7 +23,7 @@ MECHANISM = "SCRAM-SHA-512"
 
 @pytest.fixture
 def user(secure: SecureCluster) -> str:
-    """A user whose password is ``old``."""
+    """A user with the password ``old``."""
     name = f"user-{uuid.uuid4().hex[:8]}"
     secure.set_scram_password(name, MECHANISM, "old")
     return name
@@ -65,7 +65,7 @@ async def test_old_connections_stay_and_new_ones_use_the_new_password(
 async def test_a_placeholder_is_resolved_for_each_connection(
     secure: SecureCluster, topic: str, user: str, tmp_path: Path
 ) -> None:
-    """KIP-297: the file that ``${file:...}`` names is read again."""
+    """The file of ``${file:...}`` (KIP-297) is read again."""
     secrets = tmp_path / "secrets.properties"
     secrets.write_text("password=old\n")
     settings = secure.configuration(
@@ -92,7 +92,7 @@ async def test_a_placeholder_is_resolved_for_each_connection(
 async def test_a_producer_stays_usable_after_a_wrong_password(
     secure: SecureCluster, topic: str, mechanism: str
 ) -> None:
-    """What is pending fails at once; the next send asks for the password again."""
+    """Pending records fail at once; the next send requests the password again."""
     password = "wrong"
     producer = Producer(**secure.configuration(SASL, mechanism, sasl_password=lambda: password))
     await producer.start()
@@ -111,10 +111,10 @@ async def test_a_producer_stays_usable_after_a_wrong_password(
     assert await _stored(secure, topic) == [b"after"]
 
 
-async def test_a_failed_reauthentication_fails_what_is_pending_alone(
+async def test_a_failed_reauthentication_fails_only_pending_records(
     secure: SecureCluster, topic: str, user: str
 ) -> None:
-    """What is acknowledged stays so, nothing is stored twice, and the producer goes on with the new password."""
+    """Acknowledged records are stored, none twice, and the producer continues with the new password."""
     await asyncio.to_thread(secure.create_topic, topic, 1)
     password = "old"
     configuration = secure.configuration(

@@ -1,7 +1,7 @@
 """The client files of Confluent Cloud, Event Hubs, MSK and Aiven against listeners of that kind.
 
-Only the address, the trust store and the token endpoint are replaced. What else a file has is as people have it: keys
-of other clients, deserializers, continued lines, either kind of quotes.
+Only the address, the trust store and the token endpoint are replaced. The rest of a file is as users have it: keys of
+other clients, deserializers, continued lines, either kind of quotes.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ def _adapted(secure: SecureCluster, file: str, tmp_path: Path, **changes: str) -
 @pytest.mark.parametrize(
     "file", ["confluent_cloud.properties", "confluent_cloud_python.properties", "event_hubs.properties"]
 )
-async def test_plain(secure: SecureCluster, topic: str, tmp_path: Path, file: str) -> None:
+async def test_files_with_plain_store_records(secure: SecureCluster, topic: str, tmp_path: Path, file: str) -> None:
     """The broker has read the same files for its users."""
     await _check_send(secure, topic, _adapted(secure, file, tmp_path))
 
 
-async def test_aiven(secure: SecureCluster, topic: str, tmp_path: Path) -> None:
+async def test_the_file_of_aiven_stores_records(secure: SecureCluster, topic: str, tmp_path: Path) -> None:
     user = read_credentials("aiven.properties")
     await asyncio.to_thread(secure.set_scram_password, user.name, "SCRAM-SHA-256", user.password)
     await _check_send(secure, topic, _adapted(secure, "aiven.properties", tmp_path), "v")
 
 
-async def test_msk_with_scram(secure: SecureCluster, topic: str, tmp_path: Path) -> None:
+async def test_the_file_of_msk_with_scram_stores_records(secure: SecureCluster, topic: str, tmp_path: Path) -> None:
     user = read_credentials("msk_scram.properties")
     await asyncio.to_thread(secure.set_scram_password, user.name, "SCRAM-SHA-512", user.password)
     await _check_send(secure, topic, _adapted(secure, "msk_scram.properties", tmp_path))
 
 
-async def test_confluent_cloud_with_oauth(
+async def test_the_file_of_confluent_cloud_with_oauth_stores_records(
     secure: SecureCluster, topic: str, tokens: TokenServer, tmp_path: Path
 ) -> None:
     client = read_credentials("confluent_cloud_oauth.properties", "clientId", "clientSecret")

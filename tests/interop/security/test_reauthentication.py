@@ -1,4 +1,4 @@
-"""Sessions of a second (KIP-368) under load: nothing is lost, doubled or out of order, and connections stay."""
+"""Sessions of a second (KIP-368) under load: no loss, no duplicates, no change of order, and connections stay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECONDS = 20.0
 
 
 class _Sender:
-    """A coroutine that sends records with keys; the records of one key carry ascending numbers of one ledger."""
+    """A coroutine that sends records with keys; the records of one key have ascending numbers of one ledger."""
 
     def __init__(self, name: str, producer: Producer, topic: str, *, lock_step: bool) -> None:
         self.ledgers = [Ledger(f"{name}{number}") for number in range(3)]
@@ -57,7 +57,7 @@ class _Sender:
 async def _send(
     secure: SecureCluster, topic: str, mechanism: str, lock_step: Mapping[str, bool], **settings: Any
 ) -> tuple[list[Ledger], dict[str, float]]:
-    """What coroutines with these names have sent through one producer, and its metrics."""
+    """Return the records that coroutines with these names have sent through one producer, and its metrics."""
     async with Producer(**secure.configuration(SHORT, mechanism, **settings)) as producer:
         senders = [_Sender(name, producer, topic, lock_step=each) for name, each in lock_step.items()]
         ends = time.monotonic() + SECONDS
@@ -66,7 +66,7 @@ async def _send(
 
 
 async def _read(secure: SecureCluster, topic: str, mechanism: str) -> list[bytes | None]:
-    """What a Reader finds in ``SECONDS``, which is what is sent meanwhile."""
+    """Return the records that a Reader reads in ``SECONDS``, while they are sent."""
     found: list[bytes | None] = []
     async with Reader(topic, **secure.configuration(SHORT, mechanism)) as reader:
         try:
@@ -99,7 +99,7 @@ async def test_records_under_load_are_stored_once_and_in_order(secure: SecureClu
         assert total > 1000
         stored = await asyncio.to_thread(secure.read_back, name)
         assert verify(ledgers, stored) == (total, total, 0)
-        # Once a second at most: Kafka takes a sooner handshake for a mistake.
+        # Once a second at most: Kafka rejects an earlier handshake.
         renewals = metrics["successful-reauthentication-total"]
         assert renewals > 0.5 * SECONDS * 1000 / SESSION_MS
         assert metrics["reauthentication-latency-avg"] > 0
@@ -114,8 +114,10 @@ async def test_records_under_load_are_stored_once_and_in_order(secure: SecureClu
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-async def test_a_session_that_has_ended_is_survived(secure: SecureCluster, topic: str, mechanism: str) -> None:
-    """The loop hangs for longer than the session: the broker cuts connections that go on with an ended session."""
+async def test_a_producer_continues_after_its_session_has_ended(
+    secure: SecureCluster, topic: str, mechanism: str
+) -> None:
+    """The loop is blocked for longer than the session, and the broker closes connections with an ended session."""
     await asyncio.to_thread(secure.create_topic, topic, PARTITIONS)
     configuration = secure.configuration(SHORT, mechanism, linger_ms=0)
     async with Producer(**configuration) as producer:
@@ -131,7 +133,7 @@ async def test_a_session_that_has_ended_is_survived(secure: SecureCluster, topic
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
-async def test_a_session_that_ends_while_nothing_is_sent(secure: SecureCluster, topic: str) -> None:
+async def test_a_session_may_end_while_nothing_is_sent(secure: SecureCluster, topic: str) -> None:
     async with Producer(**secure.configuration(SHORT, "SCRAM-SHA-256")) as producer:
         await producer.send(topic, b"before")
         await asyncio.sleep(2.5 * SESSION_MS / 1000)

@@ -1,4 +1,4 @@
-"""No secret is written: not into a log at DEBUG, an error, a repr, a metric or a pickle, by logins of any outcome."""
+"""No login writes a secret into a log at DEBUG, an error, a repr, a metric or a pickle."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ WRONG = "Wr0ng-of-this-test"
 
 
 class Writings:
-    """All that logins write."""
+    """Everything that logins write."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self._caplog = caplog
         self._parts: list[str] = []
 
     def add(self, thing: object) -> None:
-        """What of a thing a person may come to see, and what of it may go elsewhere."""
+        """Return all representations of an object, for users and for other processes."""
         self.add_texts(thing)
         try:
             pickled = pickle.dumps(thing)
@@ -42,7 +42,7 @@ class Writings:
             self._parts.append(pickled.decode("latin-1"))
 
     def add_texts(self, thing: object) -> None:
-        """What of a thing a person may come to see."""
+        """Return the representations of an object that users may see."""
         self._parts += [repr(thing), str(thing)]
         if isinstance(thing, BaseException):
             self._parts.append("".join(traceback.format_exception(thing)))
@@ -62,7 +62,7 @@ def writings(caplog: pytest.LogCaptureFixture) -> Writings:
 
 
 async def _log_in(writings: Writings, **configuration: Any) -> bool:
-    """Whether a record was stored."""
+    """Return whether a record was stored."""
     writings.add(ProducerConfig.from_kwargs(**configuration))
     producer = Producer(max_block_ms=1500, **configuration)
     await producer.start()
@@ -81,7 +81,7 @@ async def _log_in(writings: Writings, **configuration: Any) -> bool:
 
 def _check_hidden(writings: Writings, *secrets: str) -> None:
     text = writings.text
-    # What is looked through holds what it should: a secret that is none is found.
+    # The search works: a text that is not secret is found.
     assert USERNAME in text or "OAUTHBEARER" in text
     for secret in secrets:
         forms = {
@@ -95,7 +95,7 @@ def _check_hidden(writings: Writings, *secrets: str) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-async def test_passwords(secure: SecureCluster, writings: Writings, mechanism: str) -> None:
+async def test_passwords_are_not_written(secure: SecureCluster, writings: Writings, mechanism: str) -> None:
     jaas = (
         f"org.apache.kafka.common.security.{'plain.Plain' if mechanism == 'PLAIN' else 'scram.Scram'}LoginModule "
         f'required username="{USERNAME}" password="{WRONG}";'
@@ -113,7 +113,7 @@ async def test_passwords(secure: SecureCluster, writings: Writings, mechanism: s
     _check_hidden(writings, PASSWORD, WRONG)
 
 
-async def test_tokens(secure: SecureCluster, tokens: TokenServer, writings: Writings) -> None:
+async def test_tokens_are_not_written(secure: SecureCluster, tokens: TokenServer, writings: Writings) -> None:
     sent = [tokens.token(), tokens.token(aud="another"), "an-0paque-token"]
     for token, is_right in zip(sent, [True, False, False], strict=True):
         provider = (lambda given: lambda: (given, time.time() + 300))(token)
@@ -128,7 +128,7 @@ async def test_tokens(secure: SecureCluster, tokens: TokenServer, writings: Writ
     _check_hidden(writings, *sent, *(token.rpartition(".")[2] for token in sent))
 
 
-async def test_client_secrets(secure: SecureCluster, tokens: TokenServer, writings: Writings) -> None:
+async def test_client_secrets_are_not_written(secure: SecureCluster, tokens: TokenServer, writings: Writings) -> None:
     oidc = {
         "sasl_token_provider": None,
         "sasl_oauthbearer_token_endpoint_url": tokens.token_url,
@@ -150,7 +150,7 @@ async def test_client_secrets(secure: SecureCluster, tokens: TokenServer, writin
     _check_hidden(writings, tokens.client_secret, WRONG, *credentials, *tokens.issued)
 
 
-async def test_assertions_and_private_keys(
+async def test_assertions_and_private_keys_are_not_written(
     secure: SecureCluster, tokens: TokenServer, writings: Writings, tmp_path: Path
 ) -> None:
     key = tmp_path / "key.pem"

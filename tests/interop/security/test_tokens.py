@@ -1,4 +1,4 @@
-"""The built-in token providers against a token endpoint in this process; Kafka's own validator checks the tokens."""
+"""The built-in token providers against a token endpoint in this process; Kafka's validator checks the tokens."""
 
 from __future__ import annotations
 
@@ -48,8 +48,10 @@ async def _check_send(secure: SecureCluster, topic: str, **configuration: Any) -
 
 
 @pytest.mark.parametrize("listener", [SASL, SASL_TLS])
-async def test_client_credentials(secure: SecureCluster, topic: str, tokens: TokenServer, listener: str) -> None:
-    """KIP-768: one token for all connections."""
+async def test_client_credentials_get_one_token_for_all_connections(
+    secure: SecureCluster, topic: str, tokens: TokenServer, listener: str
+) -> None:
+    """The client credentials grant (KIP-768)."""
     tokens.requests.clear()
     await _check_send(secure, topic, **_client_credentials(secure, listener))
     (request,) = tokens.requests
@@ -57,8 +59,10 @@ async def test_client_credentials(secure: SecureCluster, topic: str, tokens: Tok
     assert request.form["scope"] == "orders:write"
 
 
-async def test_client_credentials_of_a_jaas_entry(secure: SecureCluster, topic: str, tokens: TokenServer) -> None:
-    """As files of before Kafka 4.1 have them."""
+async def test_client_credentials_may_be_in_a_jaas_entry(
+    secure: SecureCluster, topic: str, tokens: TokenServer
+) -> None:
+    """The form of files from before Kafka 4.1."""
     entry = (
         f"{_PACKAGE}.OAuthBearerLoginModule required "
         f'clientId="{tokens.client_id}" clientSecret="{tokens.client_secret}" scope="orders:write";'
@@ -76,8 +80,10 @@ async def test_client_credentials_of_a_jaas_entry(secure: SecureCluster, topic: 
     assert request.form["scope"] == "orders:write"
 
 
-async def test_jwt_bearer(secure: SecureCluster, topic: str, tokens: TokenServer, tmp_path: Path) -> None:
-    """KIP-1139: an assertion that the client signs itself."""
+async def test_an_assertion_gets_a_token(
+    secure: SecureCluster, topic: str, tokens: TokenServer, tmp_path: Path
+) -> None:
+    """The client signs the assertion itself (KIP-1139)."""
     key = tmp_path / "key.pem"
     key.write_bytes(tokens.assertion_key.pem)
     tokens.requests.clear()
@@ -100,14 +106,14 @@ async def test_jwt_bearer(secure: SecureCluster, topic: str, tokens: TokenServer
     assert request.form["grant_type"] == JWT_BEARER
 
 
-async def test_a_token_file(secure: SecureCluster, topic: str, tokens: TokenServer, tmp_path: Path) -> None:
-    """As Kubernetes projects tokens into a pod."""
+async def test_a_token_file_is_used(secure: SecureCluster, topic: str, tokens: TokenServer, tmp_path: Path) -> None:
+    """Kubernetes projects tokens into a pod in this form."""
     path = tmp_path / "token"
     path.write_text(tokens.token(sub="system:serviceaccount:orders:writer") + "\n")
     await _check_send(secure, topic, **_configuration(secure, SASL, sasl_oauthbearer_token_endpoint_url=path.as_uri()))
 
 
-async def test_a_token_endpoint_that_is_down_is_waited_for(
+async def test_records_wait_for_a_token_endpoint_that_is_down(
     secure: SecureCluster, topic: str, tokens: TokenServer
 ) -> None:
     tokens.failures[:] = [503, 503]
@@ -147,7 +153,7 @@ async def test_a_token_endpoint_that_stays_down_fails_records_at_their_deadline(
     assert stored.value == b"after"
 
 
-async def test_a_wrong_client_secret_is_said(secure: SecureCluster, topic: str, tokens: TokenServer) -> None:
+async def test_a_wrong_client_secret_is_reported(secure: SecureCluster, topic: str, tokens: TokenServer) -> None:
     wrong = "wr0ng-s3cret"
     configuration = _client_credentials(secure, sasl_oauthbearer_client_credentials_client_secret=wrong)
     producer = Producer(max_block_ms=2000, **configuration)
@@ -166,10 +172,10 @@ async def test_a_wrong_client_secret_is_said(secure: SecureCluster, topic: str, 
     assert wrong not in text
 
 
-async def test_tokens_are_replaced_and_an_endpoint_that_is_down_is_outlasted(
+async def test_tokens_are_replaced_also_after_a_failure_of_the_endpoint(
     secure: SecureCluster, topic: str, tokens: TokenServer
 ) -> None:
-    """Sessions end with their tokens: connections authenticate again, and wait where there is no new token."""
+    """Sessions end with their tokens: connections authenticate again, and wait without a new token."""
     tokens.lifetime = 3
     tokens.requests.clear()
     settings = {

@@ -85,7 +85,7 @@ def _alter(
 
 
 async def _observe_configs(run: Run, label: str, topic: Topic) -> None:
-    """Write down what a topic's configurations are after all that was asked before."""
+    """Record a topic's configurations after the earlier requests."""
     await run.metadata_caught_up()
     keys = ["retention.ms", "cleanup.policy", "segment.bytes", "max.message.bytes", "flush.ms"]
     answer = await run.surely(_describe(topic.name, keys))
@@ -215,7 +215,7 @@ async def set_configs_errors(run: Run) -> None:
 
 @scenario()
 async def set_broker_configs(run: Run) -> None:
-    # Where there are eligible leader replicas (KIP-966) Kafka refuses to go without this one.
+    # With eligible leader replicas (KIP-966) Kafka refuses to remove this one.
     for name, kept in (("1", ()), ("", (("min.insync.replicas", "1"),))):
         for key, value in (
             ("message.max.bytes", "1048577"),

@@ -222,7 +222,7 @@ async def fetch_session_and_deleted_topic(run: Run) -> None:
     await run.ask("created again", _session(session, 2))
     await run.ask("created again by name", _session(by_name.session_id, 2), 12)
     await run.ask("asked for by its new id", _session(session, 3, _part(again)))
-    # A session goes by names or by ids.
+    # A session uses either names or ids.
     await run.ask("names in a session of ids", _session(session, 4, _part(again)), 12)
     await run.ask("ids in a session of names", _session(by_name.session_id, 3, _part(again)), 13)
 

@@ -51,7 +51,7 @@ def _commit(
 
 
 def _fetch(version: int, group: str, topic: Topic | None, *partitions: int) -> OffsetFetchRequest:
-    """Of these partitions, or of all with no topic."""
+    """Return an OffsetFetch of these partitions, or of all if no topic is given."""
     if version < 8:
         topics = None
         if topic is not None:
@@ -185,7 +185,7 @@ def _delete_offsets(group: str, *topics: tuple[str, Sequence[int]]) -> OffsetDel
 
 
 def _subscription(*topics: str, version: int = 0) -> bytes:
-    """As a consumer writes version 0, and as some write later ones."""
+    """Return consumer metadata of version 0, as a consumer writes it, and later versions."""
     names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in topics)
     return struct.pack(">hi", version, len(topics)) + names + struct.pack(">i", -1)
 

@@ -1,4 +1,4 @@
-"""The classic consumer group: coordinators, rounds of joining and syncing, and what members are refused."""
+"""The classic consumer group: coordinators, rounds of joining and syncing, and errors for members."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.interop.differential.wire import Connection
 
 
 async def coordinator(run: Run) -> None:
-    """Until the groups have a coordinator: the topic of their offsets is created when it is first asked for."""
+    """Wait until the groups have a coordinator: the topic of their offsets is created on the first request."""
 
     async def found() -> bool:
         answer = await run.surely(FindCoordinatorRequest(coordinator_keys=[run.name("g")]))
         if answer.coordinators[0].error_code != 0:
             return False
         beat = HeartbeatRequest(group_id=run.name("no-such-group"), generation_id=1, member_id="nobody")
-        # 25 (UNKNOWN_MEMBER_ID) as soon as the coordinator has read its offsets.
+        # 25 (UNKNOWN_MEMBER_ID) once the coordinator has loaded its offsets.
         return (await run.surely(beat, node=answer.coordinators[0].node_id)).error_code == 25
 
     await run.eventually(found, "the group coordinator")
@@ -106,7 +106,7 @@ async def joined(
 
 
 async def member_id(run: Run, request: JoinGroupRequest, version: int = 9) -> str:
-    """The id that the coordinator asks a new member to come back with."""
+    """Return the id with which the coordinator lets a new member join again."""
     return (await run.surely(request, version)).member_id
 
 
@@ -228,7 +228,7 @@ async def sync_and_heartbeat_errors(run: Run) -> None:
 
 
 async def rebalancing(run: Run, group: str) -> None:
-    """Until a join has come that waits for the other members."""
+    """Wait until a join has arrived that waits for the other members."""
 
     async def begun() -> bool:
         answer = await run.surely(DescribeGroupsRequest(groups=[group]))
@@ -349,7 +349,7 @@ async def sessions_expire(run: Run) -> None:
     await run.ask("syncs", sync(group, first.generation_id, member, [(member, b"a")]))
     second_id = await member_id(run, join(group))
     two = await run.nodes.connect()
-    # The first stays silent: the second gets in when its rebalance timeout is over.
+    # The first member is silent, so the second joins after its rebalance timeout.
     request = join(group, second_id, rebalance_ms=3000)
     waiting = asyncio.create_task(joined(run, "two joins", request, connection=two))
     await rebalancing(run, group)

@@ -1,4 +1,4 @@
-"""Frames that nobody should send, and whether the connection outlives them."""
+"""Invalid frames, and whether the connection survives them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _frame(body: bytes) -> bytes:
 
 
 async def _throw(run: Run, label: str, data: bytes, timeout: float = 5) -> None:
-    """Send bytes on a new connection, then a good request; write down the answers to both."""
+    """Send bytes on a new connection, then a valid request; record the responses to both."""
     connection = await run.nodes.connect()
     await connection.send_bytes(data)
     found: list[object] = []

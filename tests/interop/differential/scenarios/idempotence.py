@@ -12,7 +12,7 @@ _LAST_SEQUENCE = 2**31 - 1
 
 
 async def _producer(run: Run) -> int:
-    """A new producer id; a broker that has just started needs a moment for its first ones."""
+    """Return a new producer id; a broker that has just started needs a moment for its first ones."""
     found: list[int] = []
 
     async def given() -> bool:
@@ -151,7 +151,7 @@ async def ids_that_nobody_gave(run: Run) -> None:
     await sender.append(1)
     await sender.append(1)
     await sender.append(3)
-    # Two batches of one producer in one request, and a duplicate behind a good one.
+    # Two batches of one producer in one request, and a duplicate after a valid one.
     both = sender.batch(2) + sender.batch(3)
     await run.ask("two batches", produce(topic, both))
     await run.ask("two partitions' worth in one", produce(topic, sender.batch(2) + batch()))

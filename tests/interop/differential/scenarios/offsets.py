@@ -76,7 +76,7 @@ async def list_offsets_errors(run: Run) -> None:
 async def list_offsets_of_log_append_time(run: Run) -> None:
     topic = await run.create(configs={"message.timestamp.type": "LogAppendTime"})
     await run.append(topic, batch(3))
-    # The second is to be later, by a clock of milliseconds.
+    # The second one must be later, by a clock of milliseconds.
     await asyncio.sleep(0.01)
     await run.append(topic, batch(2))
     for version in (1, 7, 11):

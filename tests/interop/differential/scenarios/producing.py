@@ -1,4 +1,4 @@
-"""Produce: what is taken and what is refused, for producers that are not idempotent."""
+"""Produce: accepted and refused batches of producers that are not idempotent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _RECORD_COUNT = 57
 
 
 async def _log(run: Run, label: str, topic: Topic, partition: int = 0, version: int = 18) -> None:
-    """Everything that the partition holds."""
+    """Record the contents of the partition."""
     answer = await run.quietly(fetch(topic, partition=partition), version)
     run.observe(label, partition_data(answer), version)
 
@@ -165,7 +165,7 @@ async def produce_codecs(run: Run) -> None:
 
 
 async def _each_to_its_partition(run: Run, cases: Mapping[str, bytes], versions: Sequence[int]) -> None:
-    """Each case has a partition of its own, so that what becomes of one does not show in the offsets of the others."""
+    """Each case has a separate partition, so that its outcome does not change the offsets of the others."""
     topic = await run.create(partitions=len(cases))
     for partition, (label, records) in enumerate(cases.items()):
         for version in versions:
@@ -219,7 +219,7 @@ async def produce_bad_batches(run: Run) -> None:
 
 
 def _gzipped(data: bytes) -> bytes:
-    """A batch with its records, and what stands behind them, compressed."""
+    """Return a batch with its records, and the bytes after them, compressed."""
     whole = data[:BATCH_HEADER_SIZE] + gzip.compress(data[BATCH_HEADER_SIZE:])
     return patched(patched(whole, 8, ">i", len(whole) - 12), ATTRIBUTES_OFFSET, ">h", 1)
 

@@ -1,4 +1,4 @@
-"""Three nodes: leaders elsewhere, and how many replicas have to have a record."""
+"""Three nodes: leaders on other nodes, and the number of replicas that must have a record."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def more_in_sync_wanted_than_there_are(run: Run) -> None:
 
 
 async def _in_sync(run: Run, topic: Topic, partition: int, nodes: set[int]) -> None:
-    """Until every running node says that these are in sync."""
+    """Wait until every running node lists these replicas as in sync."""
     await run.wait_for(topic.name, lambda found: set(found.partitions[partition].isr_nodes) == nodes)
 
 

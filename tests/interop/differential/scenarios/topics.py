@@ -23,7 +23,7 @@ from aioproducer.protocol.messages.topics import (
 from tests.interop.differential.scenario import Run, scenario, versions
 from tests.interop.differential.scenarios.metadata import INVALID_NAMES
 
-# Keys whose values an answer to CreateTopics shows here; the others are DescribeConfigs' matter.
+# Keys in a response to CreateTopics that are compared here; DescribeConfigs covers the others.
 _SHOWN = ("cleanup.policy", "retention.ms", "segment.bytes", "max.message.bytes", "message.timestamp.type")
 
 

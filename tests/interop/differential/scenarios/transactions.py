@@ -45,18 +45,18 @@ class Producer(NamedTuple):
     epoch: int
 
     def moved(self, epochs: int) -> Producer:
-        """The same producer with an older or a newer epoch."""
+        """Return the same producer with an older or a newer epoch."""
         return self._replace(epoch=self.epoch + epochs)
 
 
 async def transaction_coordinator(run: Run) -> None:
-    """Until transactional ids have a coordinator."""
+    """Wait until transactional ids have a coordinator."""
 
     async def found() -> bool:
         answer = await run.surely(FindCoordinatorRequest(key_type=1, coordinator_keys=[run.name("x")]))
         if answer.coordinators[0].error_code != 0:
             return False
-        # 105 (TRANSACTIONAL_ID_NOT_FOUND) as soon as the coordinator has read its partition.
+        # 105 (TRANSACTIONAL_ID_NOT_FOUND) once the coordinator has loaded its partition.
         described = await run.surely(DescribeTransactionsRequest(transactional_ids=[run.name("x")]))
         return described.transaction_states[0].error_code == 105
 
@@ -73,7 +73,7 @@ def init(name: str, producer: Producer | None = None, timeout_ms: int = 60_000) 
 
 
 async def initialized(run: Run, label: str = "id") -> Producer:
-    """A producer, once what was open before has ended."""
+    """Return a producer, once the earlier transaction has ended."""
     name = run.name(label)
     answer = await settled(run, init(name), latest(InitProducerIdRequest))
     assert answer.error_code == 0, answer
@@ -81,14 +81,14 @@ async def initialized(run: Run, label: str = "id") -> Producer:
 
 
 async def observe_init(run: Run, label: str, request: InitProducerIdRequest, version: int = 5) -> None:
-    """Write down the answer to InitProducerId, once the coordinator has loaded the id's partition."""
+    """Record the response to InitProducerId, once the coordinator has loaded the id's partition."""
     answer = await settled(run, request, version)
     run.names.add_producer(answer.producer_id)
     run.observe(label, answer, version)
 
 
 async def settled(run: Run, request: Request[R], version: int) -> R:
-    """The answer once no transaction is ending and no partition is loading: how long that takes differs."""
+    """Return the response once no transaction is ending and no partition is loading, which takes a varying time."""
     while True:
         answer = await run.surely(request, version)
         if getattr(answer, "error_code", 0) not in _PASSING:
@@ -118,7 +118,7 @@ def add(
 
 
 async def begun(run: Run, topic: Topic, end_version: int, label: str = "id") -> Producer:
-    """A producer with an open transaction of the topic's partition 0."""
+    """Return a producer with an open transaction of the topic's partition 0."""
     producer = await initialized(run, label)
     version = 5 if end_version == _NEW else 3
     answer = await run.surely(add(producer, topic.name, 0, version=version), version)
@@ -134,7 +134,7 @@ def end(producer: Producer, *, commit: bool = True) -> EndTxnRequest:
 
 
 async def observe_end(run: Run, label: str, producer: Producer, version: int, *, commit: bool = True) -> None:
-    """Write down the final answer to EndTxn."""
+    """Record the final response to EndTxn."""
     run.observe(label, await settled(run, end(producer, commit=commit), version), version)
 
 
@@ -146,7 +146,7 @@ async def finished(run: Run, producer: Producer, version: int, *, commit: bool =
 
 
 async def complete(run: Run, name: str) -> None:
-    """Until a transactional id has no transaction that ends."""
+    """Wait until a transactional id has no ending transaction."""
 
     async def is_complete() -> bool:
         described = await run.surely(DescribeTransactionsRequest(transactional_ids=[name]))
@@ -158,7 +158,7 @@ async def complete(run: Run, name: str) -> None:
 async def describe(run: Run, label: str, name: str) -> None:
     answer = await run.surely(DescribeTransactionsRequest(transactional_ids=[name]))
     for topic in answer.transaction_states[0].topics:
-        # Kafka keeps them in no order.
+        # Kafka returns them in no order.
         topic.partitions.sort()
     run.observe(label, answer, latest(DescribeTransactionsRequest))
 
@@ -245,7 +245,7 @@ async def add_offsets_to_transactions(run: Run) -> None:
 
 @scenario()
 async def end_transactions(run: Run) -> None:
-    """Every end and its repetition in every version, and after what else can happen."""
+    """Every end of a transaction and its repetition, in every version, and after other events."""
     topic = await run.create()
     await transaction_coordinator(run)
     for version in versions(EndTxnRequest):
@@ -290,7 +290,7 @@ async def end_transactions_in_the_other_version(run: Run) -> None:
 
 @scenario()
 async def transactions_that_the_coordinator_aborts(run: Run) -> None:
-    """InitProducerId aborts an open transaction; what the old producer is answered afterwards."""
+    """InitProducerId aborts an open transaction; the later responses to the old producer."""
     topic = await run.create()
     await transaction_coordinator(run)
     for kind in (_NEW, _OLD):

@@ -14,7 +14,7 @@ async def api_versions(run: Run) -> None:
         answer = await run.quietly(request, version)
         assert isinstance(answer, ApiVersionsResponse)
         ours = {ApiKey(api) for api in APIS}
-        # Those that the embedded broker may serve; that it serves no others is in documentation of its own.
+        # Only requests that the embedded broker may serve; its documentation lists them.
         answer.api_keys = [found for found in answer.api_keys if ApiKey(found.api_key) in ours]
         run.observe(f"version {version}", answer, version)
 
