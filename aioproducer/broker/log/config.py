@@ -15,8 +15,8 @@ _DAY_MS = 24 * 60 * 60 * 1000
 class LogConfig:
     """Typed values of a topic's keys, under Kafka's names and with the defaults of Kafka 4.4 (``LogConfig``).
 
-    Times are milliseconds, sizes bytes; -1 means no limit where Kafka says so. Values are taken as they are: checking
-    what a user wrote is done where it is read.
+    Times are milliseconds, sizes bytes; -1 means no limit where Kafka says so. Values are not checked here but where a
+    user's configuration is read.
     """
 
     segment_bytes: int = 1024 * 1024 * 1024
@@ -34,6 +34,9 @@ class LogConfig:
     flush_ms: int = INT64_MAX
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     compression_type: str = "producer"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = INT64_MAX
     min_insync_replicas: int = 1
     unclean_leader_election_enable: bool = False
     delete_retention_ms: int = _DAY_MS
@@ -45,10 +48,15 @@ class LogConfig:
 
     @property
     def deletes(self) -> bool:
-        """Whether old segments go by time and size. ``compact`` alone keeps everything: compaction is not built."""
+        """Whether old segments are deleted by time and size."""
         return "delete" in self.cleanup_policy
 
     @property
     def compacts(self) -> bool:
-        """Whether each record must have a key."""
+        """Whether the cleaner keeps the last record of each key alone. Then each record must have a key."""
         return "compact" in self.cleanup_policy
+
+    @property
+    def max_segment_ms(self) -> int:
+        """How old a segment grows: a compacted one must be rolled before it can be cleaned."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms

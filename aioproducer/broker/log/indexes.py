@@ -50,6 +50,11 @@ class Index:
     def __len__(self) -> int:
         return len(self._data) // self._entry.size
 
+    @property
+    def size(self) -> int:
+        """Bytes of all entries."""
+        return len(self._data)
+
     def _slot(self, key: int, field: int = 0) -> int:
         """The last entry whose field is at most ``key``, -1 if there is none."""
         low, high = 0, len(self)
@@ -81,6 +86,16 @@ class Index:
         """Write no more: the file may belong to another by now."""
         with self._lock:
             self._is_retired = True
+
+    def rename(self, name: str) -> None:
+        """Give the file another name.
+
+        Raises:
+            OSError: the disk did not rename it, or there is no file yet.
+        """
+        with self._lock:
+            self._storage.rename(self._name, name)
+            self._name = name
 
     def save(self, *, sync: bool = False) -> None:
         """Write to the file what is not there yet.

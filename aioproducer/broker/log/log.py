@@ -51,10 +51,7 @@ class _Incoming(NamedTuple):
 
 
 class Log(StoredLog):
-    """The batches of one partition, made by :meth:`open`.
-
-    Compaction is not built: with ``cleanup.policy=compact`` every record must have a key, and all are kept.
-    """
+    """The batches of one partition, made by :meth:`open`."""
 
     @classmethod
     def open(
@@ -110,6 +107,8 @@ class Log(StoredLog):
     def _truncating(self) -> Iterator[None]:
         """A log that was cut half-way is in no state to go on with: as Kafka takes its disk for failed."""
         self._ensure_usable()
+        self._finish_swap()
+        self.removals += 1
         try:
             with self._disk("truncate"):
                 yield
@@ -388,6 +387,7 @@ class Log(StoredLog):
             self.log_end_offset = offset
             self.log_start_offset = min(self.log_start_offset, offset)
             self._segments_changed()
+            self._lower_cleaned_to()
             self.leader_epochs.truncate_from_end(offset)
             self.leader_epochs.save()
             self._rebuild_producer_state()
@@ -411,8 +411,14 @@ class Log(StoredLog):
             segment.save_indexes()
             self._segments = [segment]
         self._segments_changed()
+        self._lower_cleaned_to()
         self.log_start_offset = self.log_end_offset = offset
         self.recovery_point = offset
+
+    def _lower_cleaned_to(self) -> None:
+        """What replaces records that were cut is dirty."""
+        if self.cleaned_to is not None:
+            self.cleaned_to = min(self.cleaned_to, self._bases[-1])
 
     def _lower_recovery_point(self, offset: int) -> None:
         with self._lock:
@@ -461,6 +467,8 @@ class Log(StoredLog):
             count = min(count, at_most)
         if not count:
             return 0
+        self._finish_swap()
+        self.removals += 1
         with self._disk("delete segments of"):
             if count == len(self._segments):
                 self._roll(self.log_end_offset, now_ms)
@@ -530,6 +538,7 @@ class Log(StoredLog):
             try:
                 if clean:
                     self._ensure_usable()
+                    self._finish_swap()
                     self._segments[-1].file.truncate(self._segments[-1].size)
                     self._segments[-1].save_indexes(final=True, sync=True)
                     self.producer_state.take_snapshot(sync=True)
@@ -537,6 +546,7 @@ class Log(StoredLog):
                     self.flush()
             finally:
                 self._unusable = "is closed"
+                self.removals += 1
                 self.leader_epochs.retire()
                 for segment in self._segments:
                     segment.close()

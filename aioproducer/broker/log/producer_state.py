@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from aioproducer.broker.log.checkpoints import CorruptFileError
+from aioproducer.broker.log.cleaner.batch_filter import LastBatch
 from aioproducer.broker.log.open_transactions import OpenTransactions, VerificationGuard, VerificationState
 from aioproducer.broker.log.producers import (
     NO_TRANSACTION,
@@ -269,6 +270,13 @@ class ProducerStateManager:
             if now_ms - verification.created_ms >= expiration_ms:
                 del self._verifications[producer_id]
         return len(expired)
+
+    def last_batch(self, producer_id: int) -> LastBatch | None:
+        """Return the batch of a producer that a cleaner must keep; ``None`` for an unknown producer."""
+        state = self.producers.get(producer_id)
+        if state is None:
+            return None
+        return LastBatch(state.batches[-1].last_offset if state.batches else -1, state.producer_epoch)
 
     # Snapshots
 

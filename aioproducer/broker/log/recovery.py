@@ -10,12 +10,11 @@ from aioproducer.broker.log.config import LogConfig
 from aioproducer.broker.log.leader_epochs import LeaderEpochCache
 from aioproducer.broker.log.producer_state import ProducerStateManager
 from aioproducer.broker.log.segment import LOG_SUFFIX, SUFFIXES, Segment, segment_name
-from aioproducer.broker.log.storage import REMOVED_SUFFIX, Storage
+from aioproducer.broker.log.storage import Storage
+from aioproducer.broker.log.swaps import clean_up
 from aioproducer.broker.log.validation import BatchHeader
 
 logger = logging.getLogger(__name__)
-
-_LEFT_OVER = (REMOVED_SUFFIX, ".cleaned", ".swap", ".tmp")
 
 
 class LoadedLog(NamedTuple):
@@ -47,10 +46,8 @@ def load_segments(
     unreadable. The index of aborted transactions is left to ``rebuild_producer_state``. After a clean end nothing is
     read but the headers behind the last index entry.
     """
+    clean_up(storage, config, now_ms)
     names = set(storage.files())
-    for name in sorted(names):
-        if name.endswith(_LEFT_OVER):
-            storage.remove(name)
     bases = sorted(int(name.removesuffix(LOG_SUFFIX)) for name in names if name.endswith(LOG_SUFFIX))
     for suffix in SUFFIXES:
         for name in names:

@@ -51,6 +51,12 @@ class Located(NamedTuple):
     header: BatchHeader
 
 
+CLEANED_SUFFIX = ".cleaned"
+"""Behind the names of a segment's files while a cleaner writes them."""
+SWAP_SUFFIX = ".swap"
+"""Behind the names of a segment's files that are complete, until the segments are gone that they replace."""
+
+
 def segment_name(base_offset: int, suffix: str) -> str:
     """Kafka's name of a segment's file."""
     return f"{base_offset:020d}{suffix}"
@@ -60,24 +66,38 @@ class Segment:
     """Batches from ``base_offset`` on. Offsets rise; there may be gaps between batches."""
 
     def __init__(
-        self, storage: Storage, base_offset: int, config: LogConfig, created_ms: int, roll_jitter_ms: int
+        self,
+        storage: Storage,
+        base_offset: int,
+        config: LogConfig,
+        created_ms: int,
+        roll_jitter_ms: int,
+        *,
+        file_suffix: str = "",
     ) -> None:
+        """Open the log file, or create it.
+
+        Args:
+            roll_jitter_ms: by how much ``segment.ms`` is shorter for this segment.
+            file_suffix: behind the names of all files; see ``CLEANED_SUFFIX`` and ``SWAP_SUFFIX``.
+        """
         self._storage = storage
         self._config = config
         self.base_offset = base_offset
         self.created_ms = created_ms
         self.roll_jitter_ms = roll_jitter_ms
-        self.file = storage.open(segment_name(base_offset, LOG_SUFFIX))
+        self._file_suffix = file_suffix
+        self.file = storage.open(self._name(LOG_SUFFIX))
         self.max_timestamp = NO_TIMESTAMP
         self.offset_of_max_timestamp = base_offset
         self._first_timestamp: int | None = None
         self._bytes_since_index = 0
-        self._index_name = segment_name(base_offset, OFFSET_INDEX_SUFFIX)
-        self._time_index_name = segment_name(base_offset, TIME_INDEX_SUFFIX)
-        self.offset_index = OffsetIndex(storage, self._index_name, base_offset)
-        self.time_index = TimeIndex(storage, self._time_index_name, base_offset)
-        self._transaction_index_name = segment_name(base_offset, TRANSACTION_INDEX_SUFFIX)
-        self.transaction_index = TransactionIndex(storage, self._transaction_index_name, base_offset)
+        self.offset_index = OffsetIndex(storage, self._name(OFFSET_INDEX_SUFFIX), base_offset)
+        self.time_index = TimeIndex(storage, self._name(TIME_INDEX_SUFFIX), base_offset)
+        self.transaction_index = TransactionIndex(storage, self._name(TRANSACTION_INDEX_SUFFIX), base_offset)
+
+    def _name(self, suffix: str) -> str:
+        return segment_name(self.base_offset, suffix) + self._file_suffix
 
     @property
     def size(self) -> int:
@@ -95,14 +115,19 @@ class Segment:
             or self.offset_index.is_full(config.segment_index_bytes)
             or self.time_index.is_full(config.segment_index_bytes)
             or last_offset - self.base_offset > INT32_MAX
-            or (here > 0 and self._waited(now_ms, max_timestamp) > config.segment_ms - self.roll_jitter_ms)
+            or (here > 0 and self._waited(now_ms, max_timestamp) > config.max_segment_ms - self.roll_jitter_ms)
         )
 
-    def _waited(self, now_ms: int, timestamp: int) -> int:
+    @property
+    def first_timestamp(self) -> int:
+        """The greatest timestamp of the first batch, in milliseconds; -1 for an empty segment or without timestamps."""
         if self._first_timestamp is None and self.size:
             self._first_timestamp = read_header(self.file.peek(0, BATCH_HEADER_SIZE)).max_timestamp
-        first = self._first_timestamp
-        return timestamp - first if first is not None and first >= 0 else now_ms - self.created_ms
+        return NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
+
+    def _waited(self, now_ms: int, timestamp: int) -> int:
+        first = self.first_timestamp
+        return timestamp - first if first >= 0 else now_ms - self.created_ms
 
     def append(self, batches: Sequence[StoredBatch]) -> None:
         """Write ``batches``: all or none.
@@ -158,7 +183,21 @@ class Segment:
         """Delete the files."""
         self.close()
         for suffix in SUFFIXES:
-            self._storage.remove(segment_name(self.base_offset, suffix))
+            self._storage.remove(self._name(suffix))
+
+    def rename(self, file_suffix: str) -> None:
+        """Give all files another suffix, the log file first. The indexes must have been saved.
+
+        Raises:
+            OSError: the disk did not rename a file; some may have their new names.
+        """
+        old, self._file_suffix = self._name(LOG_SUFFIX), file_suffix
+        self.file.close()
+        self._storage.rename(old, self._name(LOG_SUFFIX))
+        self.file = self._storage.open(self._name(LOG_SUFFIX))
+        self.offset_index.rename(self._name(OFFSET_INDEX_SUFFIX))
+        self.time_index.rename(self._name(TIME_INDEX_SUFFIX))
+        self.transaction_index.rename(self._name(TRANSACTION_INDEX_SUFFIX))
 
     def truncate_to(self, offset: int) -> None:
         """Drop the batch that holds ``offset`` and all behind it."""
@@ -197,7 +236,7 @@ class Segment:
             end = position + header.size
             if header.size < BATCH_HEADER_SIZE or end > self.file.size:
                 raise KafkaStorageError(
-                    f"the file {segment_name(self.base_offset, LOG_SUFFIX)} in {self._storage.description} is damaged "
+                    f"the file {self._name(LOG_SUFFIX)} in {self._storage.description} is damaged "
                     f"at byte {position}: a batch there claims {header.size} bytes"
                 )
             yield Located(position, header)
@@ -311,11 +350,12 @@ class Segment:
 
     def load(self) -> bool:
         """Take the indexes from their files; False if they are missing or cannot be right, or the log's end is not."""
-        index, time_index = self._storage.read(self._index_name), self._storage.read(self._time_index_name)
+        index = self._storage.read(self._name(OFFSET_INDEX_SUFFIX))
+        time_index = self._storage.read(self._name(TIME_INDEX_SUFFIX))
         if index is None or time_index is None:
             return False
-        self.offset_index = OffsetIndex(self._storage, self._index_name, self.base_offset, index)
-        self.time_index = TimeIndex(self._storage, self._time_index_name, self.base_offset, time_index)
+        self.offset_index = OffsetIndex(self._storage, self._name(OFFSET_INDEX_SUFFIX), self.base_offset, index)
+        self.time_index = TimeIndex(self._storage, self._name(TIME_INDEX_SUFFIX), self.base_offset, time_index)
         self.transaction_index = self._stored_transaction_index()
         if not (
             self.offset_index.is_sane(self.size) and self.time_index.is_sane() and self.transaction_index.is_sane()
@@ -330,8 +370,8 @@ class Segment:
         return True
 
     def _stored_transaction_index(self) -> TransactionIndex:
-        data = self._storage.read(self._transaction_index_name)
-        return TransactionIndex(self._storage, self._transaction_index_name, self.base_offset, data)
+        name = self._name(TRANSACTION_INDEX_SUFFIX)
+        return TransactionIndex(self._storage, name, self.base_offset, self._storage.read(name))
 
     def recover(self, next_offset: int, see: Callable[[BatchHeader], None]) -> int:
         """Read everything, cut the file at the first batch that is not whole and valid, and make the indexes anew.
@@ -346,8 +386,8 @@ class Segment:
         Returns:
             How many bytes were cut off.
         """
-        self.offset_index = OffsetIndex(self._storage, self._index_name, self.base_offset)
-        self.time_index = TimeIndex(self._storage, self._time_index_name, self.base_offset)
+        self.offset_index = OffsetIndex(self._storage, self._name(OFFSET_INDEX_SUFFIX), self.base_offset)
+        self.time_index = TimeIndex(self._storage, self._name(TIME_INDEX_SUFFIX), self.base_offset)
         self.transaction_index = self._stored_transaction_index()
         self.transaction_index.clear()
         self.max_timestamp, self.offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset

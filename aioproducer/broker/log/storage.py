@@ -98,6 +98,9 @@ class Storage(Protocol):
     def remove(self, name: str) -> None:
         """Delete a file if it exists. On disk a large one is renamed, and deleted in a thread of its own."""
 
+    def rename(self, name: str, new_name: str) -> None:
+        """Rename a file, in place of one that has the new name. What ``open`` returned for either is not used again."""
+
     def rename_folder(self, name: str, new_name: str) -> None:
         """Rename the folder ``name`` in this one."""
 
@@ -268,6 +271,12 @@ class MemoryStorage:
         found = self._files.pop(name, None)
         if isinstance(found, MemoryFile) and found.size > SLOW_TO_FREE:
             self._deleted.append(found)
+
+    def rename(self, name: str, new_name: str) -> None:
+        if name not in self._files:
+            raise FileNotFoundError(f"{self.description}/{name} does not exist")
+        self.remove(new_name)
+        self._files[new_name] = self._files.pop(name)
 
     def rename_folder(self, name: str, new_name: str) -> None:
         if name not in self._folders:
@@ -482,6 +491,12 @@ class DirectoryStorage:
         deleted = path.with_name(f"{name}{REMOVED_SUFFIX}")
         os.replace(path, deleted)
         _in_background(deleted.unlink)
+
+    def rename(self, name: str, new_name: str) -> None:
+        path, new_path = self._path / name, self._path / new_name
+        self._open_files.close(path)
+        self._open_files.close(new_path)
+        os.replace(path, new_path)
 
     def rename_folder(self, name: str, new_name: str) -> None:
         self._open_files.close_under(self._path / name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from aioproducer.broker.log.config import LogConfig
@@ -17,8 +18,9 @@ from aioproducer.broker.log.reading import (
     read_batches,
 )
 from aioproducer.broker.log.recovery import rebuild_producer_state
-from aioproducer.broker.log.segment import Segment
+from aioproducer.broker.log.segment import CLEANED_SUFFIX, SUFFIXES, Segment, segment_name
 from aioproducer.broker.log.storage import Storage
+from aioproducer.broker.log.swaps import Swap
 from aioproducer.broker.log.transaction_index import AbortedTransaction
 from aioproducer.compression.base import Buffer
 from aioproducer.errors import KafkaStorageError, OffsetOutOfRangeError
@@ -46,6 +48,11 @@ class StoredLog:
         self.log_start_offset = 0
         self.log_end_offset = 0
         self.recovery_point = 0
+        self.cleaned_to: int | None = None
+        """The offset up to which the log was compacted; ``None`` if it never was."""
+        self.removals = 0
+        """How often segments were cut or deleted, or the log closed. A cleaner that sees it change must not go on."""
+        self._swap: Swap | None = None
         self._lock = threading.Lock()
         self._truncations = 0
         self._unusable = ""
@@ -144,6 +151,100 @@ class StoredLog:
         if unstable is None or unstable >= high_watermark:
             return high_watermark
         return max(unstable, self.log_start_offset)
+
+    # Compaction
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """All segments, the oldest first; the last one is the active one."""
+        return self._segments
+
+    def segments_between(self, start: int, end: int) -> list[Segment]:
+        """Return the segments below ``end``, from the one that holds ``start`` on; none unless start < end."""
+        if start >= end:
+            return []
+        first = max(0, bisect_right(self._bases, start) - 1)
+        return [segment for segment in self._segments[first:] if segment.base_offset < end]
+
+    def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions with records or their marker from ``start`` on and below ``end``."""
+        return find_aborted(self._segments, self._bases, start, end)
+
+    def new_cleaned_segment(self, base_offset: int) -> Segment:
+        """Create the segment that is to replace others from ``base_offset`` on.
+
+        Raises:
+            OSError: the disk did not take it.
+        """
+        for suffix in SUFFIXES:
+            self._storage.remove(segment_name(base_offset, suffix) + CLEANED_SUFFIX)
+        return Segment(self._storage, base_offset, self.config, self._wall_ms(), 0, file_suffix=CLEANED_SUFFIX)
+
+    def sync_segment(self, segment: Segment) -> None:
+        """Make a segment and its name survive a power loss. May run in another thread.
+
+        Raises:
+            OSError: the disk did not do it.
+        """
+        segment.sync()
+        self._storage.sync()
+
+    def sync_folder(self) -> None:
+        """Make the names of files survive a power loss. May run in another thread.
+
+        Raises:
+            OSError: the disk did not do it.
+        """
+        self._storage.sync()
+
+    def begin_swap(self, cleaned: Segment, replaced: Sequence[Segment]) -> None:
+        """Let ``cleaned`` take the place of ``replaced`` for readers; ``continue_swap`` does the rest.
+
+        Raises:
+            KafkaStorageError: the disk did not do it, and the log must be opened again.
+        """
+        self._ensure_usable()
+        self._finish_swap()
+        first = self._segments.index(replaced[0])
+        with self._swapping():
+            self._swap = Swap(cleaned, replaced, self.producer_state.remove_snapshot)
+        self._segments[first : first + len(replaced)] = [cleaned]
+        self._segments_changed()
+
+    def continue_swap(self) -> bool:
+        """Do the next step of a swap. Return whether more is to be done; also ``False`` without a swap.
+
+        Raises:
+            KafkaStorageError: the disk did not do it, and the log must be opened again.
+        """
+        if self._swap is None:
+            return False
+        with self._swapping():
+            if self._swap.step():
+                return True
+        self._swap = None
+        return False
+
+    def _finish_swap(self) -> None:
+        """Complete a swap before anything else changes segments.
+
+        Raises:
+            KafkaStorageError: as ``continue_swap``.
+        """
+        while self.continue_swap():
+            pass
+
+    @contextmanager
+    def _swapping(self) -> Iterator[None]:
+        """A swap that failed half-way is completed by the next start only."""
+        try:
+            with self._disk("swap a cleaned segment into"):
+                yield
+        except KafkaStorageError:
+            self._unusable = "has a cleaned segment that could not be swapped in, and must be opened again"
+            self._swap = None
+            self.removals += 1
+            raise
 
     # For what makes it grow and cuts it
 

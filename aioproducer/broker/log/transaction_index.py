@@ -77,6 +77,12 @@ class TransactionIndex(Index):
             last = last_offset
         return True
 
+    def rename(self, name: str) -> None:
+        if self._has_file:
+            super().rename(name)
+        else:
+            self._name = name
+
     def save(self, *, sync: bool = False) -> None:
         """Write to the file what is not there yet.
 

@@ -245,6 +245,10 @@ class FaultyStorage:
         self._strike()
         self.inner.remove(name)
 
+    def rename(self, name: str, new_name: str) -> None:
+        self._strike()
+        self.inner.rename(name, new_name)
+
     def rename_folder(self, name: str, new_name: str) -> None:
         self._strike()
         self.inner.rename_folder(name, new_name)
