@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from aioproducer.broker.config.server_keys import SERVER_CONFIG_DEF, why_meaningless
 from aioproducer.broker.config.topic_keys import TOPIC_KEYS, check_topic_values
-from aioproducer.broker.config.values import as_number, as_text
+from aioproducer.broker.config.values import as_float, as_number, as_text
 from aioproducer.config import Status
 from aioproducer.config.definition import Value
 from aioproducer.errors import ConfigurationError, InvalidConfigurationError
@@ -46,6 +46,10 @@ class BrokerConfig:
     group_max_session_timeout_ms: int
     group_max_size: int
     group_min_session_timeout_ms: int
+    log_cleaner_backoff_ms: int
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_enable: bool
+    log_cleaner_io_buffer_load_factor: float
     log_flush_scheduler_interval_ms: int
     log_retention_check_interval_ms: int
     max_connections: int
@@ -197,6 +201,14 @@ def _check_together(values: Mapping[str, Value], topic_defaults: Mapping[str, Va
     demand(
         as_number(values["offsets.topic.compression.codec"]) in _CODECS,
         "offsets.topic.compression.codec must be 0 (none), 1 (gzip), 2 (snappy), 3 (lz4) or 4 (zstd)",
+    )
+    demand(
+        as_number(values["log.cleaner.dedupe.buffer.size"]) > 1024 * 1024,
+        "log.cleaner.dedupe.buffer.size must be larger than 1 MiB (1048576 bytes)",
+    )
+    demand(
+        0 < as_float(values["log.cleaner.io.buffer.load.factor"]) <= 1,
+        "log.cleaner.io.buffer.load.factor must be above 0 and at most 1",
     )
     demand(as_number(values["default.replication.factor"]) >= 1, "default.replication.factor must be at least 1")
     try:

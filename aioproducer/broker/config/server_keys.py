@@ -133,6 +133,28 @@ _KEYS = (
         "Minimum session timeout, in milliseconds, of a group's member.",
     ),
     _key(
+        "log.cleaner.backoff.ms",
+        Type.LONG,
+        15000,
+        at_least(0),
+        "How many milliseconds the log cleaner sleeps when there is no log to compact.",
+    ),
+    _key(
+        "log.cleaner.dedupe.buffer.size",
+        Type.LONG,
+        134217728,
+        None,
+        "How many bytes the log cleaner uses for the last offset of each key; a key takes 24 bytes.",
+    ),
+    _key("log.cleaner.enable", Type.BOOLEAN, True, None, "Whether the log cleaner runs, which compacts topics."),
+    _key(
+        "log.cleaner.io.buffer.load.factor",
+        Type.DOUBLE,
+        0.9,
+        None,
+        "How full, from 0 to 1, log.cleaner.dedupe.buffer.size may become before a round of cleaning ends early.",
+    ),
+    _key(
         "log.flush.scheduler.interval.ms",
         Type.LONG,
         2**63 - 1,
@@ -310,6 +332,9 @@ SERVER_CONFIG_DEF = ConfigDef.of(_KEYS)
 DYNAMIC_KEYS = frozenset(
     {
         *(entry.synonyms[0] for entry in TOPIC_KEYS.values() if entry.synonyms),
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.buffer.load.factor",
         "producer.id.expiration.ms",
         "transaction.partition.verification.enable",
         VALIDATE_RECORDS,
@@ -325,7 +350,7 @@ _NO_QUOTAS = "there are no quotas and no metrics reporters"
 _CLASSIC_ONLY = "groups have only the classic protocol, without a coordinator's thread pools and batches"
 _NO_TWO_PHASE_COMMIT = "two-phase commit with an external coordinator (KIP-939) is not stable in Apache Kafka 4.4"
 _NO_TIERS = "there is no tiered storage"
-_NO_COMPACTION = "logs are not compacted"
+_ONE_CLEANER = "the log cleaner is one task of the event loop, and reads 64 KiB at a time"
 _NO_ELECTIONS = "a leader changes only when a node stops or a call moves it"
 _LOOP_SOCKETS = "sockets are the event loop's, in the sizes of the operating system"
 _NO_PURGATORY = "waiting requests are resumed by the event that they wait for, and removed at once"
@@ -369,7 +394,7 @@ _MEANINGLESS: dict[str, str] = {
     "leader.imbalance.": _NO_ELECTIONS,
     "listener": _CLUSTER_GIVES,
     "listener.name.": _NO_SECURITY,
-    "log.cleaner.": _NO_COMPACTION,
+    "log.cleaner.": _ONE_CLEANER,
     "log.dir": _CLUSTER_GIVES,
     "log.dir.failure.": "a failed write fails its append, and the node continues",
     "log.flush.offset.checkpoint.": _ONE_CHECKPOINT,

@@ -20,7 +20,6 @@ from aioproducer.config import ConfigDef, ConfigKey, Importance, Status, Type, V
 from aioproducer.config.definition import Value
 from aioproducer.errors import InvalidConfigurationError
 
-_NO_COMPACTION = "Logs are not compacted: a compacted topic keeps every record."
 _NO_TIERED_STORAGE = "There is no tiered storage."
 _NO_LEVEL = "Compression by the broker uses the codec's default level."
 
@@ -68,8 +67,8 @@ _KEYS = (
         some_of("compact", "delete"),
         "log.cleanup.policy",
         (
-            "What happens to old segments: delete removes those beyond retention.ms and retention.bytes. compact is "
-            "accepted and shown, but the topic keeps every record, as logs are not compacted here."
+            "What happens to old segments: delete removes those beyond retention.ms and retention.bytes. compact keeps "
+            "only the last record of each key."
         ),
     ),
     _key(
@@ -113,8 +112,7 @@ _KEYS = (
         86400000,
         at_least(0),
         "log.cleaner.delete.retention.ms",
-        "How long, in milliseconds, compaction keeps a record without value (a tombstone).",
-        without_effect=_NO_COMPACTION,
+        "How long, in milliseconds, compaction keeps a record without value (a tombstone), or a transaction marker.",
     ),
     _key(
         "errors.deadletterqueue.group.enable",
@@ -209,8 +207,7 @@ _KEYS = (
         LONG_MAX,
         at_least(1),
         "log.cleaner.max.compaction.lag.ms",
-        "Maximum milliseconds before a record is compacted.",
-        without_effect=_NO_COMPACTION,
+        "Maximum milliseconds before a record is compacted. Segments are also rolled at this age.",
     ),
     _key(
         "max.decompressed.message.bytes",
@@ -260,7 +257,6 @@ _KEYS = (
         between(0, 1),
         "log.cleaner.min.cleanable.ratio",
         "The uncompacted part of a log above which it is compacted.",
-        without_effect=_NO_COMPACTION,
     ),
     _key(
         "min.compaction.lag.ms",
@@ -269,7 +265,6 @@ _KEYS = (
         at_least(0),
         "log.cleaner.min.compaction.lag.ms",
         "Minimum milliseconds before a record is compacted.",
-        without_effect=_NO_COMPACTION,
     ),
     _key(
         "min.insync.replicas",

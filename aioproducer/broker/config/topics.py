@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from aioproducer.broker.config.broker_config import BrokerConfig
 from aioproducer.broker.config.topic_keys import TOPIC_KEYS, check_topic_values
-from aioproducer.broker.config.values import as_number, as_text, parse_as_kafka
+from aioproducer.broker.config.values import as_float, as_number, as_text, parse_as_kafka
 from aioproducer.broker.log.config import LogConfig
 from aioproducer.config.definition import Value
 from aioproducer.errors import InvalidConfigurationError
@@ -74,6 +74,9 @@ def log_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
         flush_ms=number("flush.ms"),
         cleanup_policy=frozenset(str(item) for item in policy),
         compression_type=as_text(values["compression.type"]),
+        min_cleanable_dirty_ratio=as_float(values["min.cleanable.dirty.ratio"]),
+        min_compaction_lag_ms=number("min.compaction.lag.ms"),
+        max_compaction_lag_ms=number("max.compaction.lag.ms"),
         min_insync_replicas=number("min.insync.replicas"),
         unclean_leader_election_enable=values["unclean.leader.election.enable"] is True,
         delete_retention_ms=number("delete.retention.ms"),

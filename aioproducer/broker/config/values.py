@@ -146,6 +146,13 @@ def as_number(value: Value) -> int:
     return value
 
 
+def as_float(value: Value) -> float:
+    """A parsed value that is known to be a number."""
+    if not isinstance(value, int | float):
+        raise TypeError(f"a number was expected, not {value!r}")
+    return float(value)
+
+
 def as_text(value: Value) -> str:
     """Return a parsed value as Kafka writes it (``ConfigDef.convertToString``)."""
     if isinstance(value, bool):

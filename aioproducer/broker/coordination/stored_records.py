@@ -24,7 +24,11 @@ async def stored_records(partition: Partition) -> AsyncIterator[tuple[RecordBatc
     while offset < log.log_end_offset:
         # The start of the log may have moved since the last read.
         offset = max(offset, log.log_start_offset)
-        for buffer in log.read(offset, _READ_BYTES, up_to=log.log_end_offset, min_one_batch=True):
+        buffers = log.read(offset, _READ_BYTES, up_to=log.log_end_offset, min_one_batch=True)
+        if not buffers:
+            # Compaction has left a gap at the end.
+            return
+        for buffer in buffers:
             for batch in iter_batches(buffer):
                 for record in batch.records():
                     if record.offset >= offset:

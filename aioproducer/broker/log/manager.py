@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 META_PROPERTIES = "meta.properties"
 PARTITION_METADATA = "partition.metadata"
@@ -60,6 +61,9 @@ class LogManager:
         self.logs: dict[tuple[str, int], Log] = {}
         self._topic_ids: dict[tuple[str, int], bytes] = {}
         self._high_watermarks: dict[tuple[str, int], int] = {}
+        self._cleaned_to: dict[tuple[str, int], int] = {}
+        self._written_cleaned_to: dict[tuple[str, int], int] = {}
+        """What the checkpoint file of the cleaner contains."""
         self._deleted: list[str] = []
         """Folders of deleted logs that are still there, under their last names."""
         self._is_open = False
@@ -90,6 +94,8 @@ class LogManager:
         recovery_points = self._offsets(RECOVERY_POINT_CHECKPOINT, "all logs are checked from their start")
         log_starts = self._offsets(LOG_START_CHECKPOINT, "logs start where their first segment does")
         self._high_watermarks = self._offsets(HIGH_WATERMARK_CHECKPOINT, "high watermarks begin at the logs' start")
+        self._cleaned_to = self._offsets(CLEANER_CHECKPOINT, "compacted logs are cleaned from their start")
+        self._written_cleaned_to = dict(self._cleaned_to)
         for name in self._storage.folders():
             found = _FOLDER.fullmatch(name)
             if name.endswith(DELETED_SUFFIX):
@@ -114,6 +120,7 @@ class LogManager:
             log_start_offset=log_start_offset,
         )
         log.before_truncation = self._checkpoint_recovery_points
+        log.cleaned_to = self._cleaned_to.get(key)
         self.logs[key] = log
         return log
 
@@ -165,6 +172,7 @@ class LogManager:
         log = self.logs.pop(key, None)
         self._topic_ids.pop(key, None)
         self._high_watermarks.pop(key, None)
+        self._cleaned_to.pop(key, None)
         if log is None:
             return
         log.before_truncation = None
@@ -217,6 +225,20 @@ class LogManager:
             }
             write_offsets(self._storage, LOG_START_CHECKPOINT, starts, sync=sync)
             write_offsets(self._storage, HIGH_WATERMARK_CHECKPOINT, self._high_watermarks, sync=sync)
+        self.checkpoint_cleaner(sync=sync)
+
+    def checkpoint_cleaner(self, *, sync: bool = False) -> None:
+        """Write up to which offset each log was compacted, if that has changed.
+
+        Raises:
+            KafkaStorageError: the disk did not take it; the file is as it was.
+        """
+        self._ensure_open()
+        cleaned_to = {key: log.cleaned_to for key, log in self.logs.items() if log.cleaned_to is not None}
+        if cleaned_to != self._written_cleaned_to:
+            with self._disk("write the checkpoints of"):
+                write_offsets(self._storage, CLEANER_CHECKPOINT, cleaned_to, sync=sync)
+            self._cleaned_to, self._written_cleaned_to = cleaned_to, dict(cleaned_to)
 
     def _write_recovery_points(self, sync: bool) -> None:
         points = {key: log.recovery_point for key, log in self.logs.items()}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from aioproducer.broker.image import GROUP_METADATA_TOPIC, NO_LEADER, TRANSACTION_STATE_TOPIC, PartitionState
 from aioproducer.broker.replicas.host import PartitionKey, ReplicaHost
+from aioproducer.broker.replicas.log_cleaner import LogCleaner
 from aioproducer.broker.replicas.partition import Origin, Partition, Watcher
 from aioproducer.broker.replicas.replica_fetcher import ReplicaFetcher
 from aioproducer.broker.replicas.replica_upkeep import NEVER_MS, ReplicaUpkeep
@@ -69,6 +70,7 @@ class ReplicaManager:
         self.flushed_by_time: dict[PartitionKey, Partition] = {}
         """The partitions of topics with flush.ms."""
         self._upkeep = ReplicaUpkeep(self)
+        self._cleaner = LogCleaner(self)
         self._is_running = False
         self._is_closed = False
 
@@ -77,6 +79,7 @@ class ReplicaManager:
         self._is_running = True
         self._remove_strays()
         self._upkeep.start()
+        self._cleaner.start()
         for fetcher in self.fetchers.values():
             fetcher.start()
 
@@ -90,7 +93,7 @@ class ReplicaManager:
         fetchers, self.fetchers = list(self.fetchers.values()), {}
         for partition in self.partitions.values():
             partition.remove()
-        tasks = [self._upkeep.close(), *(fetcher.close() for fetcher in fetchers)]
+        tasks = [self._upkeep.close(), self._cleaner.close(), *(fetcher.close() for fetcher in fetchers)]
         await asyncio.gather(*tasks, *self._flushing.values(), *self._closing)
 
     def high_watermarks(self) -> dict[PartitionKey, int]:

@@ -99,7 +99,7 @@ def test_the_error_for_an_unknown_key_suggests_the_nearest(name: str, text: str)
         ("controller.quorum.voters", "no quorum"),
         ("controller.quota.window.num", "no quotas"),
         ("num.io.threads", "one asyncio loop"),
-        ("log.cleaner.enable", "not compacted"),
+        ("log.cleaner.threads", "one task"),
         ("transaction.two.phase.commit.enable", "KIP-939"),
         ("transaction.state.log.load.buffer.size", "batch by batch"),
         ("remote.log.storage.system.enable", "no tiered storage"),

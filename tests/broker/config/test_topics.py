@@ -170,6 +170,9 @@ def test_log_config_takes_every_field_from_its_key() -> None:
         "min.insync.replicas": "13",
         "unclean.leader.election.enable": "true",
         "delete.retention.ms": "14",
+        "min.cleanable.dirty.ratio": "0.25",
+        "min.compaction.lag.ms": "16",
+        "max.compaction.lag.ms": "17",
     }
     config = BrokerConfig(
         {
@@ -198,6 +201,9 @@ def test_log_config_takes_every_field_from_its_key() -> None:
         min_insync_replicas=13,
         unclean_leader_election_enable=True,
         delete_retention_ms=14,
+        min_cleanable_dirty_ratio=0.25,
+        min_compaction_lag_ms=16,
+        max_compaction_lag_ms=17,
         producer_id_expiration_ms=15,
         transaction_partition_verification_enable=False,
         validate_records=not IS_COMPILED,

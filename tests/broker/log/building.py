@@ -19,7 +19,7 @@ class Killed(BaseException):
 
 
 def batch(
-    count: int = 1, *, timestamp: int = NOW, value: bytes = b"value", key: bytes | None = None, **fields: Any
+    count: int = 1, *, timestamp: int = NOW, value: bytes | None = b"value", key: bytes | None = None, **fields: Any
 ) -> bytearray:
     """A client's batch; timestamps rise by one."""
     records = [SimpleRecord(timestamp + index, key, value) for index in range(count)]
