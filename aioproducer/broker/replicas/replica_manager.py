@@ -70,7 +70,7 @@ class ReplicaManager:
         self.flushed_by_time: dict[PartitionKey, Partition] = {}
         """The partitions of topics with flush.ms."""
         self._upkeep = ReplicaUpkeep(self)
-        self._cleaner = LogCleaner(self)
+        self.cleaner = LogCleaner(self)
         self._is_running = False
         self._is_closed = False
 
@@ -79,7 +79,7 @@ class ReplicaManager:
         self._is_running = True
         self._remove_strays()
         self._upkeep.start()
-        self._cleaner.start()
+        self.cleaner.start()
         for fetcher in self.fetchers.values():
             fetcher.start()
 
@@ -93,7 +93,7 @@ class ReplicaManager:
         fetchers, self.fetchers = list(self.fetchers.values()), {}
         for partition in self.partitions.values():
             partition.remove()
-        tasks = [self._upkeep.close(), self._cleaner.close(), *(fetcher.close() for fetcher in fetchers)]
+        tasks = [self._upkeep.close(), self.cleaner.close(), *(fetcher.close() for fetcher in fetchers)]
         await asyncio.gather(*tasks, *self._flushing.values(), *self._closing)
 
     def high_watermarks(self) -> dict[PartitionKey, int]:
