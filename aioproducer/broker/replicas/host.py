@@ -38,6 +38,22 @@ class ReplicaHost(Protocol):
         """Milliseconds since the epoch."""
 
 
+class CleanerHost(Protocol):
+    """What a log cleaner needs of the replicas whose logs it cleans."""
+
+    broker: ReplicaHost
+    partitions: dict[PartitionKey, Partition]
+
+    @property
+    def node_id(self) -> int: ...
+
+    def now(self) -> float:
+        """Seconds on a clock that never goes back."""
+
+    def give_back(self) -> None:
+        """Have the memory of deleted segments freed, a piece in each turn of the loop."""
+
+
 class PartitionHost(Protocol):
     """What a partition needs of the node it is on."""
 

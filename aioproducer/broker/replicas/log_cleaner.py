@@ -17,10 +17,8 @@ from aioproducer.broker.log.cleaning import Cleaning, CleaningAbortedError, Offs
 from aioproducer.errors import CorruptRecordError, KafkaError
 
 if TYPE_CHECKING:
+    from aioproducer.broker.replicas.host import CleanerHost
     from aioproducer.broker.replicas.partition import Partition
-
-    # A circle of two: the cleaner is a part of the manager, in a file of its own.
-    from aioproducer.broker.replicas.replica_manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
@@ -39,16 +37,16 @@ _AFTER_FAILURE = 1.0
 class LogCleaner:
     """The task of one node that compacts its logs."""
 
-    def __init__(self, manager: ReplicaManager) -> None:
-        self._manager = manager
+    def __init__(self, host: CleanerHost) -> None:
+        self._host = host
         self._task: asyncio.Task[None] | None = None
         self._uncleanable: dict[Partition, int] = {}
         """Partitions whose logs cannot be cleaned, and the size of the offset map at that time; 0 for damage."""
 
     def start(self) -> None:
         """Begin, unless ``log.cleaner.enable`` is false."""
-        if self._manager.broker.config.log_cleaner_enable:
-            name = f"log cleaner of node {self._manager.node_id}"
+        if self._host.broker.config.log_cleaner_enable:
+            name = f"log cleaner of node {self._host.node_id}"
             self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     async def close(self) -> None:
@@ -60,7 +58,7 @@ class LogCleaner:
 
     async def _run(self) -> None:
         while True:
-            pause = self._manager.broker.config.log_cleaner_backoff_ms / 1000
+            pause = self._host.broker.config.log_cleaner_backoff_ms / 1000
             try:
                 if await self.clean_dirtiest():
                     pause = 0.0
@@ -82,13 +80,13 @@ class LogCleaner:
         self._uncleanable = {
             partition: size for partition, size in self._uncleanable.items() if not partition.is_removed
         }
-        now_ms = self._manager.broker.wall_ms()
+        now_ms = self._host.broker.wall_ms()
         dirtiest = await self._find_dirtiest(now_ms)
         if dirtiest is None:
             return False
         partition, part = dirtiest
         log = partition.log
-        config = self._manager.broker.config
+        config = self._host.broker.config
         memory = config.log_cleaner_dedupe_buffer_size
         expected = part.end_offset - part.first_dirty_offset
         offsets = OffsetMap(memory, config.log_cleaner_io_buffer_load_factor, expected)
@@ -108,16 +106,16 @@ class LogCleaner:
         logger.debug(
             "%r: compacted up to offset %d, %d bytes of %d are left", partition, log.cleaned_to, log.size, size_before
         )
-        self._manager.broker.logs.checkpoint_cleaner()
-        self._manager.give_back()
+        self._host.broker.logs.checkpoint_cleaner()
+        self._host.give_back()
         return True
 
     async def _find_dirtiest(self, now_ms: int) -> tuple[Partition, Cleanable] | None:
-        manager = self._manager
-        memory = manager.broker.config.log_cleaner_dedupe_buffer_size
+        host = self._host
+        memory = host.broker.config.log_cleaner_dedupe_buffer_size
         dirtiest: tuple[Partition, Cleanable] | None = None
-        turn_ends = manager.now() + LONGEST_TURN
-        for partition in list(manager.partitions.values()):
+        turn_ends = host.now() + LONGEST_TURN
+        for partition in list(host.partitions.values()):
             if (
                 not partition.is_removed
                 and partition.log.config.compacts
@@ -128,9 +126,9 @@ class LogCleaner:
                     self._reset_checkpoint(partition, part)
                 if part.is_due and (dirtiest is None or part.ratio > dirtiest[1].ratio):
                     dirtiest = partition, part
-            if manager.now() > turn_ends:
+            if host.now() > turn_ends:
                 await asyncio.sleep(0)
-                turn_ends = manager.now() + LONGEST_TURN
+                turn_ends = host.now() + LONGEST_TURN
         return dirtiest
 
     def _is_uncleanable(self, partition: Partition, memory: int) -> bool:
@@ -150,7 +148,7 @@ class LogCleaner:
 
     async def _drive(self, steps: Steps[T]) -> T:
         """Run ``steps`` to their end, with turns for others in between."""
-        now = self._manager.now
+        now = self._host.now
         loop = asyncio.get_running_loop()
         turn_ends = now() + LONGEST_TURN
         result: Any = None
