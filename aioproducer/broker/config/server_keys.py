@@ -137,14 +137,14 @@ _KEYS = (
         Type.LONG,
         15000,
         at_least(0),
-        "How many milliseconds the log cleaner sleeps when there is no log to compact.",
+        "Milliseconds that the log cleaner sleeps when no log needs to be compacted.",
     ),
     _key(
         "log.cleaner.dedupe.buffer.size",
         Type.LONG,
         134217728,
         None,
-        "How many bytes the log cleaner uses for the last offset of each key; a key takes 24 bytes.",
+        "Bytes for the log cleaner's map of keys to their last offsets; a key takes 24 bytes.",
     ),
     _key("log.cleaner.enable", Type.BOOLEAN, True, None, "Whether the log cleaner runs, which compacts topics."),
     _key(
@@ -152,7 +152,7 @@ _KEYS = (
         Type.DOUBLE,
         0.9,
         None,
-        "How full, from 0 to 1, log.cleaner.dedupe.buffer.size may become before a round of cleaning ends early.",
+        "The part, above 0 and at most 1, of log.cleaner.dedupe.buffer.size that is used before a round ends early.",
     ),
     _key(
         "log.flush.scheduler.interval.ms",
