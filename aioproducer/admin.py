@@ -1,4 +1,4 @@
-"""Admin calls that the command line and tests need: topics, offsets, configurations, the cluster, transactions.
+"""Admin calls that the command line and tests need: topics, offsets, configurations, the cluster, groups, transactions.
 
 ::
 
@@ -18,6 +18,14 @@ from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar, Unpack
 
 from aioproducer import config as configuration
 from aioproducer._client.factory import connector_for, node_settings
+from aioproducer._client.group_admin import (
+    GroupAdmin,
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    GroupState,
+    GroupType,
+)
 from aioproducer._client.transaction_admin import (
     ProducerDescription,
     ProducerIdentity,
@@ -60,6 +68,11 @@ __all__ = [
     "Admin",
     "ClusterDescription",
     "ConfigEntry",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
+    "GroupState",
+    "GroupType",
     "NoSuchTopicError",
     "OffsetSpec",
     "PartitionDescription",
@@ -162,7 +175,7 @@ def make_client(
     return BrokerClient(loop, metadata, connector, node_settings(config, loop, random, log), random=random)
 
 
-class Admin(TransactionAdmin):
+class Admin(TransactionAdmin, GroupAdmin):
     """Describes and changes a cluster from one event loop; an async context manager.
 
     Args:

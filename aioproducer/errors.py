@@ -8,7 +8,7 @@ are the client's own. ``aioproducer._common.diagnosis`` builds the errors with a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from aioproducer._common.texts import counted, were
 from aioproducer.error_codes import ABORTABLE, CODES, FATAL, RETRIABLE_GROUPS
@@ -266,6 +266,27 @@ class SendManyError(KafkaError):
         which = "failed partition" if len(self.errors) == 1 else f"first of {len(self.errors)} failed partitions"
         where = f" The {which} is {first[0]}: {first[1]}" if first else ""
         super().__init__(f"{failed} of {counted(result.count, 'record')} {were(failed)} not acknowledged.{where}")
+
+
+class PartialFailureError(KafkaError):
+    """A call of ``Admin`` for several groups, partitions or members has succeeded for some of them only.
+
+    If it has succeeded for none, it raises the error of one of them instead.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        failures: Mapping[Any, KafkaError] | None = None,
+        results: Mapping[Any, object] | None = None,
+    ) -> None:
+        super().__init__(message)
+        # Any: keys are group ids, partitions, or members; a mapping's keys are invariant.
+        self.failures: dict[Any, KafkaError] = dict(failures or {})
+        """The error of each group id, partition or member that failed."""
+        self.results: dict[Any, Any] = dict(results or {})
+        """What the call would have returned for each of the others; None if it returns nothing."""
 
 
 class BrokerError(KafkaError):

@@ -98,7 +98,9 @@ ARROWS: dict[str, set[str]] = {
         "_client.hot_path",
         "_client.open_transactions",
     },
-    "_client.transaction_admin": _ERRORS | _CORE | {"io", "protocol", "record"},
+    "_client.admin_calls": _ERRORS | {"io"},
+    "_client.group_admin": _ERRORS | _CORE | {"io", "offsets", "protocol", "record", "_client.admin_calls"},
+    "_client.transaction_admin": _ERRORS | _CORE | {"io", "protocol", "record", "_client.admin_calls"},
     "_client.pool_queue": _ERRORS,
     "_client.factory": _CLIENT,
     "_client.hot_path": _ERRORS
@@ -138,7 +140,14 @@ ARROWS: dict[str, set[str]] = {
         "_client.transactions",
         "_client.validation",
     },
-    "admin": _CLIENT | {"_client.factory", "_client.transaction_admin", "_client.validation"},
+    "admin": _CLIENT
+    | {
+        "_client.admin_calls",
+        "_client.factory",
+        "_client.group_admin",
+        "_client.transaction_admin",
+        "_client.validation",
+    },
     "consumer": _CLIENT | {"_client.factory", "_client.transaction_admin", "_client.validation", "admin"},
     "broker": {"broker.broker", "broker.cluster", "broker.config"},
     "broker.image": _BELOW_BROKER,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias, TypeVar
 
+from aioproducer._client.admin_calls import AdminCalls, check_not_str, named_error, raise_first, run_all
 from aioproducer.core.metadata.cluster import NO_LEADER
 from aioproducer.core.transactions.requests import CoordinatorType, end_message, init_producer_id_message
 from aioproducer.error_codes import (
@@ -22,14 +23,11 @@ from aioproducer.error_codes import (
     TRANSACTIONAL_ID_NOT_FOUND,
 )
 from aioproducer.errors import (
-    BrokerError,
     KafkaError,
     LeaderNotAvailableError,
     ProtocolError,
     UnsupportedVersionError,
-    broker_error,
 )
-from aioproducer.io.client import BrokerClient
 from aioproducer.io.coordinators import find_coordinators
 from aioproducer.protocol.messages import (
     DescribeProducersRequest,
@@ -142,18 +140,8 @@ class ProducerIdentity:
     producer_epoch: int
 
 
-class TransactionAdmin:
+class TransactionAdmin(AdminCalls):
     """The part of ``Admin`` that is about transactions."""
-
-    @property
-    def client(self) -> BrokerClient:
-        raise NotImplementedError
-
-    async def _retrying(self, ask: Callable[[float], Awaitable[T]]) -> T:
-        raise NotImplementedError
-
-    async def _check_partitions(self, topic: str, partitions: Iterable[int]) -> None:
-        raise NotImplementedError
 
     async def list_transactions(
         self,
@@ -179,7 +167,7 @@ class TransactionAdmin:
             KafkaTimeoutError: not all brokers answered in time.
             TypeError: ``states`` is a single str.
         """
-        _check_not_str("states", states)
+        check_not_str("states", states)
         request = ListTransactionsRequest(
             state_filters=list(states or ()),
             producer_id_filters=list(producer_ids or ()),
@@ -193,7 +181,7 @@ class TransactionAdmin:
             client = self.client
             await client.renew_metadata(timeout)
             brokers = [node_id for node_id in client.metadata.nodes if node_id >= 0]
-            await _each(
+            await run_all(
                 [self._list_of(request, node_id, found, timeout) for node_id in brokers if node_id not in found]
             )
             listed = [each for node_id in brokers for each in found[node_id] if matches(each.transactional_id)]
@@ -225,7 +213,7 @@ class TransactionAdmin:
         if response.error_code == INVALID_REGULAR_EXPRESSION:
             raise ValueError(f"the brokers reject the pattern {request.transactional_id_pattern!r}: see RE2's syntax")
         if response.error_code:
-            raise _named(f"broker {node_id}", response.error_code)
+            raise named_error(f"broker {node_id}", response.error_code)
         if response.unknown_state_filters:
             unknown = ", ".join(map(repr, response.unknown_state_filters))
             raise ValueError(f"transactions have no state {unknown}: use {_STATES}")
@@ -242,7 +230,7 @@ class TransactionAdmin:
             KafkaTimeoutError: not all coordinators answered in time.
             TypeError: ``transactional_ids`` is a single str.
         """
-        _check_not_str("transactional_ids", transactional_ids)
+        check_not_str("transactional_ids", transactional_ids)
         wanted = list(transactional_ids)
         found: dict[str, TransactionDescription] = {}
 
@@ -253,7 +241,7 @@ class TransactionAdmin:
             for each in response.transaction_states:
                 if each.error_code:
                     errors.append(
-                        _named(f"transactional id {each.transactional_id!r}", each.error_code, _OF_DESCRIPTION)
+                        named_error(f"transactional id {each.transactional_id!r}", each.error_code, _OF_DESCRIPTION)
                     )
                     continue
                 start = each.transaction_start_time_ms
@@ -271,7 +259,7 @@ class TransactionAdmin:
                         for partition in topic.partitions
                     ),
                 )
-            _raise_first(errors)
+            raise_first(errors)
 
         async def ask(timeout: float) -> list[TransactionDescription]:
             missing = [each for each in dict.fromkeys(wanted) if each not in found]
@@ -308,7 +296,7 @@ class TransactionAdmin:
                 for each in of_topic.partitions:
                     where = TopicPartition(of_topic.name, each.partition_index)
                     if each.error_code:
-                        errors.append(_named(str(where), each.error_code, message=each.error_message))
+                        errors.append(named_error(str(where), each.error_code, message=each.error_message))
                         continue
                     found[where] = tuple(
                         ProducerDescription(
@@ -321,7 +309,7 @@ class TransactionAdmin:
                         )
                         for producer in sorted(each.active_producers, key=lambda each: each.producer_id)
                     )
-            _raise_first(errors)
+            raise_first(errors)
 
         async def ask(timeout: float) -> dict[TopicPartition, tuple[ProducerDescription, ...]]:
             await self._at_leaders([each for each in wanted if each not in found], describe, timeout)
@@ -363,7 +351,7 @@ class TransactionAdmin:
             if len(codes) != 1:
                 raise ProtocolError(f"broker {node_id} answers one marker with {len(codes)} results")
             if codes[0]:
-                raise _named(what, codes[0], _OF_MARKER)
+                raise named_error(what, codes[0], _OF_MARKER)
 
         await ask_leader(self, where, write)
 
@@ -408,7 +396,7 @@ class TransactionAdmin:
                 request, node_id=node_id, lowest=lowest, highest=version, timeout=timeout
             )
             if response.error_code:
-                raise _named(what, response.error_code, _OF_END)
+                raise named_error(what, response.error_code, _OF_END)
             known = response.producer_id >= 0
             ended.append(ProducerIdentity(response.producer_id, response.producer_epoch) if known else None)
 
@@ -426,18 +414,18 @@ class TransactionAdmin:
             KafkaTimeoutError, ConcurrentTransactionsError: not all were fenced in time; repeat the call.
             TypeError: ``transactional_ids`` is a single str.
         """
-        _check_not_str("transactional_ids", transactional_ids)
+        check_not_str("transactional_ids", transactional_ids)
         wanted = list(dict.fromkeys(transactional_ids))
         found: dict[str, ProducerIdentity] = {}
 
         async def fence(node_id: int, ids: list[str], timeout: float) -> None:
-            await _each([fence_one(node_id, each, timeout) for each in ids])
+            await run_all([fence_one(node_id, each, timeout) for each in ids])
 
         async def fence_one(node_id: int, transactional_id: str, timeout: float) -> None:
             request = init_producer_id_message(transactional_id, _FENCED_TIMEOUT_MS, -1, -1)
             response = await self.client.request(request, node_id=node_id, timeout=timeout)
             if response.error_code:
-                raise _named(f"transactional id {transactional_id!r}", response.error_code)
+                raise named_error(f"transactional id {transactional_id!r}", response.error_code)
             found[transactional_id] = ProducerIdentity(response.producer_id, response.producer_epoch)
 
         async def ask(timeout: float) -> dict[str, ProducerIdentity]:
@@ -459,7 +447,7 @@ class TransactionAdmin:
         for transactional_id, node_id in found.items():
             by_node.setdefault(node_id, []).append(transactional_id)
         left = max(deadline - loop.time(), 0)
-        await _each([ask(node_id, of_node, left) for node_id, of_node in by_node.items()])
+        await run_all([ask(node_id, of_node, left) for node_id, of_node in by_node.items()])
 
     async def _at_leaders(
         self,
@@ -477,7 +465,7 @@ class TransactionAdmin:
         leaderless = by_leader.pop(NO_LEADER, [])
         calls = [ask(node_id, of_node, timeout) for node_id, of_node in by_leader.items()]
         try:
-            await _each(calls)
+            await run_all(calls)
             if leaderless:
                 raise LeaderNotAvailableError(f"{leaderless[0]} has no leader at present.")
         except KafkaError as error:
@@ -501,50 +489,6 @@ async def ask_leader(admin: TransactionAdmin, where: TopicPartition, ask: Callab
     await admin._check_partitions(where.topic, [where.partition])
     await admin._retrying(lambda timeout: admin._at_leaders([where], ask_once, timeout))
     return results[-1]
-
-
-async def _each(calls: Sequence[Awaitable[None]]) -> None:
-    """Await all calls at the same time.
-
-    Raises:
-        KafkaError: one has failed; all have ended. An error that is not retriable takes precedence.
-    """
-    errors: list[KafkaError] = []
-
-    async def run(call: Awaitable[None]) -> None:
-        try:
-            await call
-        except KafkaError as error:
-            errors.append(error)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for call in calls:
-                group.create_task(run(call))
-    except* ValueError as rejected:
-        raise rejected.exceptions[0] from None
-    _raise_first(errors)
-
-
-def _raise_first(errors: Sequence[KafkaError]) -> None:
-    if errors:
-        raise next((error for error in errors if not error.retriable), errors[0])
-
-
-def _named(
-    what: str, code: int, explanations: Mapping[int, str] | None = None, message: str | None = None
-) -> BrokerError:
-    """Return the error of one item of a response."""
-    error = broker_error(code, message)
-    explanation = None if explanations is None else explanations.get(code)
-    text = str(error) if explanation is None else f"{explanation} [{error.error_name}, {code}]"
-    error.args = (f"{what}: {text}",)
-    return error
-
-
-def _check_not_str(name: str, value: object) -> None:
-    if isinstance(value, str):
-        raise TypeError(f"{name} must be an iterable of strings, not str: pass [{value!r}]")
 
 
 def _matcher(pattern: str | None) -> Callable[[str], object]:

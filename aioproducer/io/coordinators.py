@@ -15,12 +15,29 @@ _WHAT = {CoordinatorType.GROUP: "group", CoordinatorType.TRANSACTION: "transacti
 async def find_coordinators(
     client: BrokerClient, coordinator: CoordinatorType, keys: Sequence[str], timeout: float
 ) -> dict[str, int]:
-    """Return the id of the node that coordinates each group or transactional id, by one request if possible.
-
-    Any node answers. The caller keeps the result until a coordinator answers that it is none any more.
+    """Return the id of the node that coordinates each group or transactional id, as ``look_up_coordinators`` finds it.
 
     Raises:
         KafkaError: there is no coordinator of a key; an error that is not retriable takes precedence.
+    """
+    found = await look_up_coordinators(client, coordinator, keys, timeout)
+    nodes = {key: node_id for key, node_id in found.items() if not isinstance(node_id, KafkaError)}
+    errors = [error for error in found.values() if isinstance(error, KafkaError)]
+    if errors:
+        raise next((error for error in errors if not error.retriable), errors[0])
+    return nodes
+
+
+async def look_up_coordinators(
+    client: BrokerClient, coordinator: CoordinatorType, keys: Sequence[str], timeout: float
+) -> dict[str, int | KafkaError]:
+    """Return the id of the node that coordinates each group or transactional id, or the error of the lookup.
+
+    Any node answers, one request if possible. The caller keeps the result until a coordinator answers that it is none
+    any more.
+
+    Raises:
+        KafkaError: there was no response.
     """
     if not keys:
         return {}
@@ -28,30 +45,26 @@ async def find_coordinators(
         request = FindCoordinatorRequest(key_type=coordinator.value, coordinator_keys=list(keys))
         response = await client.request(request, lowest=KEYS_FROM, timeout=timeout)
     except UnsupportedVersionError:
-        return await _find_one_by_one(client, coordinator, keys, timeout)
-    found: dict[str, int] = {}
-    errors: list[KafkaError] = []
-    for each in response.coordinators:
-        if each.error_code:
-            errors.append(_error(coordinator, each.key, each.error_code, each.error_message))
-        else:
-            found[each.key] = each.node_id
-    if errors:
-        raise next((error for error in errors if not error.retriable), errors[0])
+        return await _look_up_one_by_one(client, coordinator, keys, timeout)
+    found = {
+        each.key: _error(coordinator, each.key, each.error_code, each.error_message)
+        if each.error_code
+        else each.node_id
+        for each in response.coordinators
+    }
     return {key: found[key] for key in keys}
 
 
-async def _find_one_by_one(
+async def _look_up_one_by_one(
     client: BrokerClient, coordinator: CoordinatorType, keys: Sequence[str], timeout: float
-) -> dict[str, int]:
-    """As ``find_coordinators``, with brokers before Kafka 3.0 (KIP-699)."""
-    found: dict[str, int] = {}
+) -> dict[str, int | KafkaError]:
+    """As ``look_up_coordinators``, with brokers before Kafka 3.0 (KIP-699)."""
+    found: dict[str, int | KafkaError] = {}
     for key in keys:
         request = FindCoordinatorRequest(key=key, key_type=coordinator.value)
         response = await client.request(request, highest=KEYS_FROM - 1, timeout=timeout)
-        if response.error_code:
-            raise _error(coordinator, key, response.error_code, response.error_message)
-        found[key] = response.node_id
+        code = response.error_code
+        found[key] = _error(coordinator, key, code, response.error_message) if code else response.node_id
     return found
 
 

@@ -36,7 +36,7 @@ GROUPS = {
         "_client.open_transactions",
         "_client.pool_queue",
     ),
-    "admin": ("admin", "_client.transaction_admin"),
+    "admin": ("admin", "_client.admin_calls", "_client.group_admin", "_client.transaction_admin"),
     "factory": ("_client.factory", "_client.validation"),
     "core": (
         "core.batching",
