@@ -22,6 +22,7 @@ _COMMANDS = {
     "config": "aioproducer.cli.config",
     "consume": "aioproducer.cli.consume",
     "doctor": "aioproducer.cli.doctor",
+    "groups": "aioproducer.cli.groups",
     "perf": "aioproducer.cli.perf",
     "produce": "aioproducer.cli.produce",
     "rdma-gateway": "aioproducer.cli.rdma_gateway",
