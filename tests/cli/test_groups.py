@@ -43,9 +43,13 @@ def asked(cluster):
 def filled(call, topic, tmp_path):
     """A topic with ten records in partition 0, the times of which are 0 to 9 seconds after 1970, and one in 1."""
     rows = tmp_path / "rows.csv"
-    rows.write_text("p,t,v\n" + "".join(f"0,{number * 1000},{number}\n" for number in range(10)) + "1,0,x\n")
-    ended = call("produce", topic, rows, "--partition", "p", "--timestamp", "t", "--value", "v", "-q")
-    assert ended.code == SUCCEEDED, ended.err
+    rows.write_text("t,v\n" + "".join(f"{number * 1000},{number}\n" for number in range(10)))
+    other = tmp_path / "other.csv"
+    other.write_text("t,v\n0,x\n")
+    for partition, file in enumerate((rows, other)):
+        columns = ["--timestamp", "t", "--value", "v", "--partition", partition]
+        ended = call("produce", topic, file, *columns, "-q")
+        assert ended.code == SUCCEEDED, ended.err
     return topic
 
 
