@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from aioproducer.wire.record_batch import RecordBatch, iter_batches
 
 MAX_BYTES = 1024 * 1024
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
+# Between two looks for a marker, in seconds.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
 
 
 class TransactionMarker(NamedTuple):
@@ -157,22 +160,44 @@ def _batches(data: PartitionData) -> Iterator[RecordBatch]:
 
 
 async def find_marker(
-    admin: Admin, topic_partition: TopicPartition, last_offset: int, producer_id: int, *, max_bytes: int = MAX_BYTES
+    admin: Admin,
+    topic_partition: TopicPartition,
+    last_offset: int,
+    producer_id: int,
+    *,
+    within: float = 0.0,
+    max_bytes: int = MAX_BYTES,
 ) -> TransactionMarker | None:
     """Return the marker that ended the transaction whose last record is at ``last_offset``, None if there is none yet.
 
-    Reads up to the high watermark: an open transaction of another producer does not hide the marker.
+    Reads up to the high watermark of the first response: a log that grows all the time does not extend the search. An
+    open transaction of another producer does not hide the marker.
+
+    Args:
+        within: how long to wait for the marker, in seconds, once the search has reached that high watermark.
 
     Raises:
         KafkaError: as ``fetch_of_producer``.
     """
+    loop = asyncio.get_running_loop()
     offset = last_offset + 1
+    end = deadline = None
+    pause = _SHORTEST_PAUSE
     while True:
         fetched = await fetch_of_producer(
             admin, topic_partition, offset, producer_id, committed=False, max_bytes=max_bytes
         )
         if fetched.markers:
             return fetched.markers[0]
-        if fetched.next_offset == offset:
-            return None
+        end = fetched.high_watermark if end is None else end
+        is_read = fetched.next_offset == offset
         offset = fetched.next_offset
+        if offset < end and not is_read:
+            continue
+        if deadline is None:
+            deadline = loop.time() + within
+        if loop.time() >= deadline:
+            return None
+        if is_read:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Hashable
 from typing import TYPE_CHECKING
 
 from aioproducer.admin import Admin, NoSuchTopicError
@@ -20,7 +20,29 @@ logger = logging.getLogger("aioproducer.spark")
 _BROKER = 4
 _AUTO_CREATE = "auto.create.topics.enable"
 
-_answered: set[SinkOptions] = set()
+
+class RecentKeys:
+    """The last keys that were added; a driver that lives long may write with many options."""
+
+    MOST = 100
+
+    def __init__(self) -> None:
+        self._keys: dict[Hashable, None] = {}
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def add(self, key: Hashable) -> None:
+        """Add a key; the oldest one goes if there are too many."""
+        self._keys[key] = None
+        if len(self._keys) > self.MOST:
+            del self._keys[next(iter(self._keys))]
+
+
+_answered = RecentKeys()
 
 
 def check_cluster(options: SinkOptions) -> None:
@@ -43,9 +65,10 @@ def check_cluster_once(options: SinkOptions) -> None:
     For micro-batches: Spark plans them one after the other in a process that it keeps. A cluster that is away for a
     while in the middle of a query is the producer's to wait for.
     """
-    if options not in _answered:
+    key = (options.config, options.topic)
+    if key not in _answered:
         check_cluster(options)
-        _answered.add(options)
+        _answered.add(key)
 
 
 def _run(coroutine: Coroutine[object, object, None]) -> None:
@@ -89,13 +112,17 @@ async def _look_for(admin: Admin, topic: str, timeout: float) -> None:
 
 
 async def _creates_topics(admin: Admin, timeout: float) -> bool | None:
-    """Whether a broker creates topics on demand; None where this client may not know."""
+    """Return whether a broker creates topics on demand; None if this client may not know."""
+    value = await broker_setting(admin, _AUTO_CREATE, timeout)
+    return None if value is None else value == "true"
+
+
+async def broker_setting(admin: Admin, name: str, timeout: float) -> str | None:
+    """Return a setting of one broker; None if this client may not know it, or the broker has none of this name."""
     await admin.client.renew_metadata(timeout)
     node = (await admin.describe_cluster()).nodes[0]
-    resource = DescribeConfigsResource(
-        resource_type=_BROKER, resource_name=str(node.id), configuration_keys=[_AUTO_CREATE]
-    )
+    resource = DescribeConfigsResource(resource_type=_BROKER, resource_name=str(node.id), configuration_keys=[name])
     request = DescribeConfigsRequest(resources=[resource])
     response = await admin.client.request(request, node_id=node.id, timeout=timeout)
     values = [each.value for result in response.results if not result.error_code for each in result.configs]
-    return values == ["true"] if values else None
+    return values[0] if values else None

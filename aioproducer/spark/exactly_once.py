@@ -7,17 +7,17 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakKeyDictionary
 
 from aioproducer._common.texts import counted
-from aioproducer.errors import ConfigurationError, KafkaError, error_class
-from aioproducer.protocol.messages import DescribeConfigsRequest
-from aioproducer.protocol.messages.configs import DescribeConfigsResource
+from aioproducer.errors import KafkaError, error_class
+from aioproducer.spark import preparation
 from aioproducer.spark.executor import Executor
 from aioproducer.spark.figures import Figures
+from aioproducer.spark.preparation import naming_permissions, timeout_error
 from aioproducer.spark.sink_cluster import KafkaSinkCluster
 from aioproducer.spark.task import GRACE, PartitionSender, TaskOutcome, send_all
 from aioproducer.spark.transactional.decisions import Handle, RowRange
@@ -39,17 +39,16 @@ T = TypeVar("T")
 
 # Limit of each call of the driver to the cluster, retries included, in seconds: a broker may be restarting.
 CALL_TIMEOUT = 60.0
+# Each task of a micro-batch in a process has a transactional id, and with it a producer, of its own. These many stay
+# connected for the next micro-batch; a process that runs more tasks in a row closes the others.
+KEPT_PRODUCERS = 4
 # How long the end of a task may take besides its rows, in seconds.
 BEGIN_MARGIN = 10.0
 
-_BROKER = 4
-_LONGEST_TIMEOUT = "transaction.max.timeout.ms"
 _InvalidTimeoutError = error_class(50)
 
 # What a planner's process has read of the decision topic: it plans each micro-batch of a query.
 _tables: dict[tuple[str, ...], DecisionTable] = {}
-# The options whose time-out the brokers accept.
-_checked: set[SinkOptions] = set()
 
 Log = Callable[[str], None]
 
@@ -63,19 +62,12 @@ def plan_batch(options: SinkOptions, log: Log, write: str | None = None) -> Plan
     """Take the sink over, finish what was decided, end what was not, and return the plan of the next batch.
 
     Args:
-        write: the key of a batch job, of which alone the plan has the decision; without it, it has those of queries.
+        write: the key of a batch job; see ``Planner.plan``.
 
     Raises:
         KafkaError: the cluster refuses, or a decided batch cannot be finished; nothing was written.
     """
-    plan = _run(_plan(options, log))
-    # A sink may have had thousands of writes, and each task receives the plan.
-    wanted = {
-        key: each
-        for key, each in plan.decided.items()
-        if (each.batch_id is not None if write is None else key == write)
-    }
-    return replace(plan, decided=wanted)
+    return _run(_plan(options, log, write))
 
 
 def commit_batch(options: SinkOptions, reports: Sequence[TaskReport], log: Log) -> None:
@@ -113,55 +105,30 @@ def cluster_of(options: SinkOptions) -> KafkaSinkCluster:
     return KafkaSinkCluster(dict(options.config), own.sink, own.decision_topic, CALL_TIMEOUT)
 
 
-async def _plan(options: SinkOptions, log: Log) -> Plan:
+async def _plan(options: SinkOptions, log: Log, write: str | None) -> Plan:
     own = exactly_once_of(options)
     async with cluster_of(options) as cluster:
-        topic_id = await cluster.prepare_topic(options.topic)
-        if options not in _checked:
-            await _check_timeout(cluster, own)
-            _checked.add(options)
-        place = (
+        topic_id = await preparation.prepare(cluster, options)
+        table_key = (
             dict(options.config)["bootstrap.servers"],
             own.sink,
             own.decision_topic,
             "" if topic_id is None else topic_id.hex(),
         )
         # If planning fails, the next plan reads from the beginning.
-        table = _tables.pop(place, None) if topic_id is not None else None
+        table = _tables.pop(table_key, None) if topic_id is not None else None
         if table is None:
             table = DecisionTable(own.sink)
-        plan = await Planner(cluster, table, log).plan()
-        _tables[place] = table
+        with naming_permissions(options):
+            plan = await Planner(cluster, table, log).plan(write)
+        _tables[table_key] = table
         return plan
-
-
-async def _check_timeout(cluster: KafkaSinkCluster, own: ExactlyOnceOptions) -> None:
-    """
-    Raises:
-        ConfigurationError: the brokers take no time-out as long as this; unknown if this client may not ask.
-    """
-    client = cluster.admin.client
-    await client.renew_metadata(CALL_TIMEOUT)
-    node = (await cluster.admin.describe_cluster()).nodes[0]
-    resource = DescribeConfigsResource(
-        resource_type=_BROKER, resource_name=str(node.id), configuration_keys=[_LONGEST_TIMEOUT]
-    )
-    response = await client.request(DescribeConfigsRequest(resources=[resource]), node_id=node.id, timeout=CALL_TIMEOUT)
-    values = [each.value for result in response.results if not result.error_code for each in result.configs]
-    if values and values[0] is not None and own.timeout_ms > int(values[0]):
-        raise _timeout_error(own, f"{values[0]} ms")
-
-
-def _timeout_error(own: ExactlyOnceOptions, most: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"the option transaction.timeout.ms is {own.timeout_ms} ms, and the brokers allow at most {most} "
-        f"({_LONGEST_TIMEOUT}): lower the option, or raise {_LONGEST_TIMEOUT} on the brokers"
-    )
 
 
 async def _commit(options: SinkOptions, reports: Sequence[TaskReport], log: Log) -> None:
     async with cluster_of(options) as cluster:
-        await Committer(cluster, log, lambda: uuid.uuid4().hex).commit(reports)
+        with naming_permissions(options):
+            await Committer(cluster, log, lambda: uuid.uuid4().hex).commit(reports)
 
 
 async def _abort(options: SinkOptions, reports: Sequence[TaskReport], log: Log) -> bool:
@@ -223,9 +190,10 @@ class TaskTransaction:
         calls.gather_facts()
         self._deadline_ms = time.time_ns() // 1_000_000 + self._own.timeout_ms
         try:
-            await calls.begin()
+            with naming_permissions(self._options):
+                await calls.begin()
         except _InvalidTimeoutError:
-            raise _timeout_error(self._own, "less") from None
+            raise timeout_error(self._own, "less") from None
         return PartitionSender(producer)
 
     async def leave_open(self) -> Handle:
@@ -236,6 +204,9 @@ class TaskTransaction:
         assert self._producer is not None
         handle = _handle(await self._producer._transactional_calls().leave_open(), self._deadline_ms)
         self._slots.release(self._slot)
+        if self._slot >= KEPT_PRODUCERS:
+            # The transaction stays open; a later task of this slot takes some milliseconds to connect.
+            self._executor.discard(self._producer)
         return handle
 
     async def fail(self) -> None:

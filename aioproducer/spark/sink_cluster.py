@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from aioproducer.admin import Admin, NoSuchTopicError, TransactionVersion
+from aioproducer.admin import Admin, TransactionVersion
 from aioproducer.consumer.producer_log import fetch_of_producer, find_marker
 from aioproducer.consumer.reader import Reader
 from aioproducer.core.transactions.manager import NEWER_GENERATION, TRANSACTION_FEATURE
@@ -18,7 +18,7 @@ from aioproducer.error_codes import (
     INVALID_TXN_STATE,
     PRODUCER_FENCED,
 )
-from aioproducer.errors import BrokerError, KafkaTimeoutError, TopicExistsError
+from aioproducer.errors import BrokerError, KafkaTimeoutError
 from aioproducer.producer import Producer
 from aioproducer.protocol.messages import ApiVersionsRequest
 from aioproducer.record import TopicPartition
@@ -30,26 +30,22 @@ from aioproducer.spark.transactional.table import DecisionTable
 
 if TYPE_CHECKING:
     from aioproducer._client.transactions import Transactions
+    from aioproducer.transport.base import Connector
 
 COMMITTER_TIMEOUT_MS: Final = 60_000
 """The time-out of the committer's transactions; ``Admin.fence_producers`` sets the same."""
 
-DECISION_TOPIC_CONFIG: Final = {
-    "cleanup.policy": "compact",
-    "segment.ms": "600000",
-    "segment.bytes": "16777216",
-    "max.compaction.lag.ms": "3600000",
-}
-
 # Another sink's open transaction in the decision topic ends within its time-out, at the coordinator's next look, which
 # comes every 10 s (transaction.abort.timed.out.transaction.cleanup.interval.ms).
 HIDDEN_FOR: Final = 75.0
-# How long the marker of an ended transaction may take, in seconds.
+# How long the marker of an ended transaction may take, in seconds, beside the search in the log.
 MARKER_WITHIN: Final = 30.0
-# A piece of copied rows is one transaction of the committer: its size in bytes, and the time to read it in seconds.
+# A piece of copied rows is one transaction of the committer: its size in bytes before compression, and how long it is
+# read on after its first row, in seconds.
 PIECE_BYTES: Final = 32 << 20
 PIECE_SECONDS: Final = 10.0
 LARGEST_BATCH: Final = 256 << 20
+_ROW_OVERHEAD: Final = 16
 # Requests on their way at the same time.
 AT_ONCE: Final = 50
 CLOSE_WITHIN: Final = 5.0
@@ -82,15 +78,25 @@ class KafkaSinkCluster:
     Args:
         config: the producer's configuration, in Kafka's dotted names.
         timeout: limit of each call in seconds, retries included.
+        transport: as ``Producer(transport=...)``.
     """
 
-    def __init__(self, config: Mapping[str, object], sink: str, decision_topic: str, timeout: float) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, object],
+        sink: str,
+        decision_topic: str,
+        timeout: float,
+        *,
+        transport: str | Connector = "tcp",
+    ) -> None:
         self.sink = sink
         self._config = {**_BACKOFF, **{name: value for name, value in config.items() if name not in _OF_ROWS}}
         self._decisions = decision_topic
-        self._timeout = timeout
+        self.timeout = timeout
         self._committer = committer_id(sink)
-        self._admin = Admin.from_config(self._config, timeout=timeout)
+        self._transport = transport
+        self._admin = Admin.from_config(self._config, timeout=timeout, transport=transport)
         self._version: TransactionVersion = 1
         self._identity = Identity(-1, -1)
         self._producer: Producer | None = None
@@ -129,7 +135,7 @@ class KafkaSinkCluster:
     async def find_version(self) -> None:
         """Ask for the generation of the transaction protocol."""
         response = await self._admin.client.request(
-            ApiVersionsRequest(client_software_name="aioproducer", client_software_version="1"), timeout=self._timeout
+            ApiVersionsRequest(client_software_name="aioproducer", client_software_version="1"), timeout=self.timeout
         )
         levels = {each.name: each.max_version_level for each in response.finalized_features}
         self._version = 2 if levels.get(TRANSACTION_FEATURE, 0) >= NEWER_GENERATION else 1
@@ -141,53 +147,6 @@ class KafkaSinkCluster:
         await halting.reached(point)
 
     # The decision topic
-
-    async def prepare_topic(self, at_least_as_safe_as: str | None) -> bytes | None:
-        """Create the decision topic if it is missing, and check it; return its id.
-
-        Args:
-            at_least_as_safe_as: the topic of the rows, whose replication factor the decision topic must have.
-
-        Raises:
-            ExactlyOnceError: it is not compacted, has several partitions, or fewer replicas than the topic of the rows.
-            KafkaError: it cannot be created or described.
-        """
-        name = self._decisions
-        try:
-            (described,) = await self._admin.describe_topics([name])
-        except NoSuchTopicError:
-            try:
-                await self._admin.create_topic(name, 1, configs=DECISION_TOPIC_CONFIG)
-            except TopicExistsError:
-                # Another sink was faster.
-                pass
-            (described,) = await self._admin.describe_topics([name])
-        if len(described.partitions) != 1:
-            raise ExactlyOnceError(
-                f"the decision topic {name!r} has {len(described.partitions)} partitions, and must have one: name "
-                "another one by the option decision.topic"
-            )
-        entries = {each.name: each.value for each in await self._admin.topic_config(name)}
-        if entries.get("cleanup.policy") != "compact":
-            raise ExactlyOnceError(
-                f"the decision topic {name!r} has cleanup.policy={entries.get('cleanup.policy')}, by which decisions "
-                "are deleted: set cleanup.policy=compact"
-            )
-        if at_least_as_safe_as is not None:
-            await self._compare_replicas(len(described.partitions[0].replicas), at_least_as_safe_as)
-        return described.topic_id
-
-    async def _compare_replicas(self, replicas: int, topic: str) -> None:
-        try:
-            (described,) = await self._admin.describe_topics([topic])
-        except NoSuchTopicError:
-            return
-        wanted = max((len(each.replicas) for each in described.partitions), default=0)
-        if replicas < wanted:
-            raise ExactlyOnceError(
-                f"the decision topic {self._decisions!r} has {replicas} replicas, and topic {topic!r} has {wanted}: "
-                "without the decisions rows are lost or doubled. Give it as many replicas"
-            )
 
     async def take_over(self) -> None:
         await self._close_producer()
@@ -214,7 +173,8 @@ class KafkaSinkCluster:
             start=table.position or "beginning",
             stop=stop,
             isolation_level="read_committed",
-            timeout=self._timeout,
+            timeout=self.timeout,
+            transport=self._transport,
         )
         async with reader:
             async for record in reader:
@@ -247,7 +207,7 @@ class KafkaSinkCluster:
                 "transactional.id": self._committer,
                 "transaction.timeout.ms": str(COMMITTER_TIMEOUT_MS),
             }
-            producer = Producer.from_config(config)
+            producer = Producer.from_config(config, transport=self._transport)
             await producer.start()
             self._producer = producer
             await producer._transactional_calls().resume(*self._identity)
@@ -298,8 +258,22 @@ class KafkaSinkCluster:
         return self._identity
 
     async def is_committer(self, identity: Identity) -> bool:
-        (found,) = await self._admin.describe_transactions([self._committer])
-        return (found.producer_id, found.producer_epoch) == identity
+        deadline = time.monotonic() + self.timeout
+        pause = _LOOK_EVERY
+        while True:
+            (found,) = await self._admin.describe_transactions([self._committer])
+            # EndTxn at the last epoch returns the next producer id before the coordinator has written the markers, and
+            # this is the committer's only afterwards.
+            is_ending = found.state.startswith("Prepare")
+            if not is_ending or (found.producer_id, found.producer_epoch) == identity:
+                return (found.producer_id, found.producer_epoch) == identity
+            if time.monotonic() > deadline:
+                raise KafkaTimeoutError(
+                    f"The last transaction of {self._committer} has not ended within {self.timeout:g} s. See "
+                    f"'aioproducer transactions describe {self._committer}'"
+                )
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_LOOK)
 
     async def abort_committer(self, identity: Identity) -> bool:
         return await self._end(self._committer, identity, False, NEWER_GENERATION)
@@ -368,17 +342,11 @@ class KafkaSinkCluster:
 
     async def verdict(self, handle: Handle, where: RowRange) -> Verdict:
         await self._check_topic(where)
-        deadline = time.monotonic() + MARKER_WITHIN
-        look = _LOOK_EVERY
-        while True:
-            place = TopicPartition(where.topic, where.partition)
-            marker = await find_marker(self._admin, place, where.last_offset, handle.producer_id)
-            if marker is not None:
-                return Verdict.COMMITTED if marker.committed else Verdict.ABORTED
-            if time.monotonic() > deadline:
-                return Verdict.UNKNOWN
-            await asyncio.sleep(look)
-            look = min(2 * look, _LONGEST_LOOK)
+        place = TopicPartition(where.topic, where.partition)
+        marker = await find_marker(self._admin, place, where.last_offset, handle.producer_id, within=MARKER_WITHIN)
+        if marker is None:
+            return Verdict.UNKNOWN
+        return Verdict.COMMITTED if marker.committed else Verdict.ABORTED
 
     async def _check_topic(self, where: RowRange) -> None:
         (described,) = await self._admin.describe_topics([where.topic])
@@ -395,18 +363,25 @@ class KafkaSinkCluster:
         offset = after + 1
         size = 0
         rows: list[Row] = []
-        while offset <= where.last_offset and size < PIECE_BYTES and time.monotonic() < deadline:
+        # Rows of other producers may lie between: the first row is searched up to the end of the range.
+        while offset <= where.last_offset and not (rows and time.monotonic() > deadline):
             fetched = await fetch_of_producer(self._admin, place, offset, handle.producer_id, committed=False)
             if fetched.next_offset == offset:
                 break
             for batch in fetched.batches:
                 if batch.producer_epoch != handle.producer_epoch:
                     continue
-                size += batch.size_in_bytes
-                rows += [
-                    Row(each.offset, each.key, each.value, each.headers, each.timestamp)
-                    for each in batch.records(LARGEST_BATCH)
-                    if after < each.offset <= where.last_offset
-                ]
+                for each in batch.records(LARGEST_BATCH):
+                    if after < each.offset <= where.last_offset:
+                        rows.append(Row(each.offset, each.key, each.value, each.headers, each.timestamp))
+                        size += _size(rows[-1])
+                        if size >= PIECE_BYTES:
+                            return rows
             offset = fetched.next_offset
         return rows
+
+
+def _size(row: Row) -> int:
+    """Return the bytes of a row, uncompressed, and about those that its batch adds."""
+    headers = sum(len(name) + len(value or b"") + _ROW_OVERHEAD for name, value in row.headers)
+    return len(row.key or b"") + len(row.value or b"") + headers + _ROW_OVERHEAD

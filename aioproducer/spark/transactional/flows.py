@@ -121,8 +121,12 @@ class Planner(Finisher):
         super().__init__(cluster, log)
         self.table = table
 
-    async def plan(self) -> Plan:
+    async def plan(self, write: str | None = None) -> Plan:
         """Return the plan of the next batch.
+
+        Args:
+            write: the key of a batch job, whose decision alone the plan has; without it, it has those of all queries. A
+                sink may have had thousands of batch jobs, and each task receives the plan.
 
         Raises:
             KafkaError: the cluster refuses, or the decision topic cannot be read up to its end.
@@ -131,7 +135,7 @@ class Planner(Finisher):
         stop = await self.take_over_and_read()
         await self.finish_undone()
         identity = await self.cluster.identity()
-        plan = self.plan_with(stop, identity)
+        plan = self.plan_with(stop, identity, write)
         await self.sweep(identity)
         await self.cluster.reached("planned")
         return plan
@@ -148,23 +152,22 @@ class Planner(Finisher):
         return stop
 
     async def finish_undone(self) -> None:
-        for decision in self.table.decisions():
-            if not decision.done:
-                self.log(
-                    f"finishing batch {decision.batch_id} of {decision.key}, which was decided with "
-                    f"{counted(len(decision.handles), 'transaction')}"
-                )
-                await self.finish(decision, self.table.copied(decision))
-                self.table.finished(decision)
+        for decision in self.table.unfinished():
+            self.log(
+                f"finishing batch {decision.batch_id} of {decision.key}, which was decided with "
+                f"{counted(len(decision.handles), 'transaction')}"
+            )
+            await self.finish(decision, self.table.copied(decision))
+            self.table.finished(decision)
 
-    def plan_with(self, stop: int, identity: Identity) -> Plan:
-        decisions = self.table.decisions()
-        last = decisions[-1] if decisions else None
+    def plan_with(self, stop: int, identity: Identity, write: str | None) -> Plan:
+        wanted = self.table.queries() if write is None else [self.table.decision(write)]
+        last = self.table.last()
         return Plan(
             self.cluster.sink,
             Token(stop, *identity),
             self.cluster.version,
-            {each.key: DecidedBatch(each.batch_id, each.rows) for each in decisions},
+            {each.key: DecidedBatch(each.batch_id, each.rows) for each in wanted if each is not None},
             None if last is None else last.run_id,
             () if last is None else last.superseded,
         )
@@ -223,23 +226,29 @@ class Committer(Finisher):
         await self.done_and_sweep(decision, copied)
 
     async def check_open(self, batch: Batch) -> None:
-        """See that the coordinator has aborted no transaction of the batch; warn if the time-out is near."""
+        """See that no transaction of the batch has ended; warn if one was open for half of its time-out.
+
+        Ages are by this machine's clock, which may differ from the coordinator's: they are worth a warning, no more.
+        """
         found = await self.cluster.describe(batch.handles)
-        for handle, each in zip(batch.handles, found, strict=True):
-            if each is None or each.identity != handle.identity:
-                raise ExactlyOnceError(
-                    f"transaction {handle.transactional_id!r} of batch {batch.batch_id} of {batch.key} is no "
-                    "longer open, "
-                    "so that nothing is decided: a batch must end within transaction.timeout.ms. The batch is written "
-                    "again; if this comes again, raise transaction.timeout.ms or make batches smaller"
-                )
+        is_open = [
+            each is not None and each.identity == handle.identity
+            for handle, each in zip(batch.handles, found, strict=True)
+        ]
         slowest = max((each for each in found if each is not None), key=lambda each: each.open_for_ms, default=None)
+        if not all(is_open):
+            handle = batch.handles[is_open.index(False)]
+            how_long = "" if slowest is None else f" ({_share_of_timeout(slowest)})"
+            raise ExactlyOnceError(
+                f"transaction {handle.transactional_id!r} of batch {batch.batch_id} of {batch.key} is no longer open"
+                f"{how_long}, so that nothing is decided: a batch must end within transaction.timeout.ms. The batch is "
+                "written again; if this comes again, raise transaction.timeout.ms or make batches smaller"
+            )
         if slowest is not None and slowest.open_for_ms > LATE_SHARE * slowest.timeout_ms:
             self.log(
-                f"WARNING: a transaction of batch {batch.batch_id} was open for {slowest.open_for_ms / 1000:.0f} "
-                "s of the "
-                f"{slowest.timeout_ms / 1000:.0f} s of transaction.timeout.ms: a batch that takes longer fails "
-                "each time"
+                f"WARNING: batch {batch.batch_id} of {batch.key} with {counted(batch.rows, 'row')} needed "
+                f"{_share_of_timeout(slowest)}: a batch that takes longer fails each time. Raise "
+                "transaction.timeout.ms or make batches smaller"
             )
 
     def decision_for(self, batch: Batch) -> Decision:
@@ -293,3 +302,9 @@ class Committer(Finisher):
             return False
         await self.cluster.end([each.handle for each in written if each.handle is not None], False)
         return True
+
+
+def _share_of_timeout(transaction: OpenTransaction) -> str:
+    return (
+        f"{transaction.open_for_ms / 1000:.1f} s of the {transaction.timeout_ms / 1000:.1f} s of transaction.timeout.ms"
+    )

@@ -56,9 +56,14 @@ def task_id(sink: str, process: str, slot: int) -> str:
     return f"{sink}{_TASK}{process}-{slot}"
 
 
-def task_pattern(sink: str) -> str:
-    """Return the regular expression that all transactional ids of a sink's tasks match."""
-    return rf"{re.escape(sink)}{_TASK}[0-9a-f]{{32}}-[0-9]+"
+def task_pattern(sink: str | None) -> str:
+    """Return the regular expression that all transactional ids of a sink's tasks match; None: of all sinks."""
+    return rf"{'[A-Za-z0-9_-]+' if sink is None else re.escape(sink)}{_TASK}[0-9a-f]{{32}}-[0-9]+"
+
+
+def sink_of_task(transactional_id: str) -> str:
+    """Return the sink of an id that matches ``task_pattern``."""
+    return transactional_id.rpartition(_TASK)[0]
 
 
 @dataclass(frozen=True, slots=True)

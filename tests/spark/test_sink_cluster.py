@@ -1,0 +1,251 @@
+"""The exactly-once sink's calls on the embedded broker: what they read, write, keep and refuse."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from aioproducer.admin import Admin
+from aioproducer.broker.cluster import BrokerCluster
+from aioproducer.consumer import producer_log
+from aioproducer.consumer.producer_log import ProducerFetch, find_marker
+from aioproducer.errors import KafkaError
+from aioproducer.producer import Producer
+from aioproducer.record import TopicPartition
+from aioproducer.spark import close_executor, exactly_once, sink_cluster
+from aioproducer.spark.exactly_once import TaskOf, commit_batch, plan_batch
+from aioproducer.spark.executor import Executor
+from aioproducer.spark.options import SinkOptions
+from aioproducer.spark.sink_cluster import KafkaSinkCluster
+from aioproducer.spark.transactional.decisions import Handle
+from aioproducer.spark.transactional.flows import Finisher
+from aioproducer.spark.transactional.rules import TaskReport
+from aioproducer.testing import EmbeddedClusterThread
+from tests.interop.spark.sink_program import log, options_of, run_batch, write_tasks
+
+
+@pytest.fixture(scope="module")
+def module_cluster() -> Iterator[EmbeddedClusterThread]:
+    with EmbeddedClusterThread(2, properties={"default.replication.factor": "1"}) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(module_cluster: EmbeddedClusterThread) -> Iterator[EmbeddedClusterThread]:
+    try:
+        yield module_cluster
+    finally:
+        module_cluster.clear_faults()
+        close_executor()
+
+
+@pytest.fixture
+def sink() -> str:
+    return f"sink-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def options(cluster: EmbeddedClusterThread, topic: str, sink: str) -> dict[str, str]:
+    cluster.create_topic(topic, 1)
+    return options_of(cluster.bootstrap_servers, topic, sink, **{"kafka.linger.ms": "0"})
+
+
+def committed(cluster: EmbeddedClusterThread, topic: str) -> Counter[str]:
+    return Counter((each.value or b"").decode() for each in cluster.records(topic, committed=True))
+
+
+def open_task(options: dict[str, str], rows: list[str]) -> Handle:
+    """Write rows in a transaction that is left open."""
+    parsed = SinkOptions.parse(options)
+    (report,) = write_tasks(parsed, plan_batch(parsed, log), TaskOf("query", 0, "run"), rows, 1)
+    assert report.handle is not None
+    return report.handle
+
+
+def decide(
+    options: dict[str, str], batch_id: int, rows: list[str], monkeypatch: pytest.MonkeyPatch, run_id: str = "run"
+) -> None:
+    """Write and decide a batch in a process that is killed before it ends a transaction."""
+
+    async def killed(*_: object) -> None:
+        raise KafkaError("killed")
+
+    parsed = SinkOptions.parse(options)
+    reports = write_tasks(parsed, plan_batch(parsed, log), TaskOf("query", batch_id, run_id), rows)
+    with monkeypatch.context() as patch:
+        patch.setattr(Finisher, "end", killed)
+        with pytest.raises(KafkaError, match="killed"):
+            commit_batch(parsed, reports, log)
+
+
+def rows_left(options: dict[str, str], handle: Handle) -> list[list[bytes | None]]:
+    """Return the pieces of an open transaction."""
+    own = SinkOptions.parse(options)
+    (where,) = handle.ranges
+
+    async def read() -> list[list[bytes | None]]:
+        config = dict(own.config)
+        async with KafkaSinkCluster(config, options["sink.id"], options["decision.topic"], 20) as calls:
+            pieces = []
+            after = where.first_offset - 1
+            while piece := await calls.rows_of(handle, where, after):
+                pieces.append([each.value for each in piece])
+                after = piece[-1].offset
+            return pieces
+
+    return asyncio.run(read())
+
+
+def test_a_piece_of_copied_rows_is_limited_by_its_uncompressed_size(options, monkeypatch):
+    rows = [f"{number}".ljust(1000, "x") for number in range(10)]
+    handle = open_task({**options, "kafka.compression.type": "gzip"}, rows)
+    # Keys are as large as values.
+    monkeypatch.setattr(sink_cluster, "PIECE_BYTES", 6000)
+    pieces = rows_left(options, handle)
+    assert [len(each) for each in pieces] == [3, 3, 3, 1]
+    assert [value for piece in pieces for value in piece] == [row.encode() for row in rows]
+
+
+def test_a_piece_has_a_row_however_long_the_search_for_it_takes(cluster, topic, options, monkeypatch):
+    """It was over after ten seconds without a row, and the rows counted as lost."""
+    cluster.create_topic(f"{topic}-2", 1)
+    handle = open_task(options, ["first"])
+
+    async def append_others() -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=0) as producer:
+            for _ in range(3):
+                await producer.send(topic, b"x" * 700_000)
+
+    asyncio.run(append_others())
+    (where,) = handle.ranges
+    # As if the transaction had a row behind those of the other producer.
+    later = Handle(
+        handle.transactional_id,
+        handle.producer_id,
+        handle.producer_epoch,
+        handle.version,
+        0,
+        (where._replace(last_offset=where.last_offset + 3),),
+    )
+    monkeypatch.setattr(sink_cluster, "PIECE_SECONDS", -1.0)
+    assert rows_left(options, later) == [[b"first"]]
+
+
+def test_the_search_for_a_marker_ends_where_the_log_ended_when_it_began(monkeypatch):
+    """A log that grew as fast as it was read kept the search going for ever."""
+    offsets: list[int] = []
+
+    async def fetch(admin: object, where: object, offset: int, producer_id: int, **_: object) -> ProducerFetch:
+        offsets.append(offset)
+        assert len(offsets) < 100
+        return ProducerFetch(offset + 10, (), (), (), 0, 0, 50 + 10 * len(offsets))
+
+    monkeypatch.setattr(producer_log, "fetch_of_producer", fetch)
+    assert asyncio.run(find_marker(None, TopicPartition("t", 0), 9, 1)) is None
+    assert offsets == [10, 20, 30, 40, 50]
+
+
+def test_the_decision_topic_has_as_many_replicas_as_the_topic(cluster, topic, options, sink):
+    cluster.create_topic(f"{topic}-safe", 1, replication_factor=2)
+    run_batch({**options, "topic": f"{topic}-safe"}, 0, ["a"])
+
+    async def replicas() -> list[int]:
+        async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            found = await admin.describe_topics([f"{sink}-decisions", f"{topic}-safe"])
+            return [len(each.partitions[0].replicas) for each in found]
+
+    assert asyncio.run(replicas()) == [2, 2]
+
+
+def test_a_process_keeps_a_few_producers_whatever_the_number_of_its_tasks(cluster, topic, options):
+    tasks = exactly_once.KEPT_PRODUCERS + 3
+    for batch_id in range(2):
+        run_batch(options, batch_id, [f"{batch_id}:{number}" for number in range(2 * tasks)], tasks=tasks)
+        assert len(Executor.current()._kept) == exactly_once.KEPT_PRODUCERS
+    assert committed(cluster, topic) == Counter(
+        f"{batch}:{number}" for batch in range(2) for number in range(2 * tasks)
+    )
+
+
+def test_a_plan_reads_what_is_new_and_parses_nothing_twice(cluster, options, monkeypatch):
+    applied: list[int] = []
+    parsed: list[str] = []
+    table = exactly_once.DecisionTable
+    apply, parse = table.apply, table._parse
+
+    def counting_apply(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+        applied.append(offset)
+        apply(self, offset, key, value)
+
+    def counting_parse(self, key: str) -> object:
+        parsed.append(key)
+        return parse(self, key)
+
+    monkeypatch.setattr(table, "apply", counting_apply)
+    monkeypatch.setattr(table, "_parse", counting_parse)
+
+    given = SinkOptions.parse(options)
+
+    def cost_of_a_write(number: int) -> tuple[int, int]:
+        applied.clear()
+        parsed.clear()
+        key = f"write:{number}"
+        commit_batch(given, write_tasks(given, plan_batch(given, log, key), TaskOf(key, None, key), [], 1), log)
+        return len(applied), len(parsed)
+
+    cost_of_a_write(0)
+    few = cost_of_a_write(1)
+    for number in range(2, 20):
+        cost_of_a_write(number)
+    # The decision before, and its done note.
+    assert cost_of_a_write(20) == few == (2, 1)
+
+
+def test_nothing_is_kept_of_each_micro_batch_of_write_batch(options):
+    before = len(exactly_once.preparation._prepared)
+    for batch_id in range(3):
+        plan_batch(SinkOptions.parse({**options, "write.name": "a", "write.batch": str(batch_id)}), log)
+    assert len(exactly_once.preparation._prepared) == before + 1
+
+
+def reports_of(options: dict[str, str], batch_id: int, rows: list[str]) -> list[TaskReport]:
+    parsed = SinkOptions.parse(options)
+    return write_tasks(parsed, plan_batch(parsed, log), TaskOf("query", batch_id, "run"), rows)
+
+
+def test_a_decided_batch_is_finished_by_the_next_plan(cluster, topic, options, monkeypatch):
+    decide(options, 0, ["a", "b"], monkeypatch)
+    assert committed(cluster, topic) == Counter()
+    assert all(each.skipped for each in reports_of(options, 0, ["a", "b"]))
+    assert committed(cluster, topic) == Counter("ab")
+
+
+def set_epochs(cluster: EmbeddedClusterThread, sink: str, epoch: int) -> None:
+    """Let every transactional id of the sink be at this epoch."""
+
+    def change(brokers: BrokerCluster) -> None:
+        for broker in brokers.brokers.values():
+            for shard in broker.transactions.shards.loaded():
+                for name, transaction in shard.transactions.items():
+                    if name.startswith(sink):
+                        object.__setattr__(transaction.metadata, "producer_epoch", epoch)
+
+    cluster._call(change)
+
+
+@pytest.mark.parametrize("epoch", range(32762, 32767))
+def test_epochs_roll_over_without_losing_or_doubling_a_row(cluster, topic, options, sink, monkeypatch, epoch):
+    """Flink's sink loses rows there (FLINK-40689): the producer id changes with the end of a transaction."""
+    run_batch(options, 0, ["0a", "0b"])
+    set_epochs(cluster, sink, epoch)
+    wanted = ["0a", "0b"]
+    for batch_id in range(1, 4):
+        rows = [f"{batch_id}a", f"{batch_id}b"]
+        wanted += rows
+        decide(options, batch_id, rows, monkeypatch)
+        assert all(each.skipped for each in run_batch(options, batch_id, rows))
+    assert committed(cluster, topic) == Counter(wanted)
