@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 import click
@@ -13,9 +12,20 @@ from aioproducer.cli.options import client_config, cluster_options, diagnosis_op
 from aioproducer.cli.output import print_json, print_table
 from aioproducer.cli.running import run_briefly
 from aioproducer.spark.options import DECISION_TOPIC
-from aioproducer.spark.recovery import forget, list_sinks, open_sinks, recover
+from aioproducer.spark.recovery import (
+    NoSuchSinkError,
+    SinkState,
+    accept_replay,
+    forget,
+    is_named,
+    known_sinks,
+    list_sinks,
+    open_sinks,
+    recover,
+)
 from aioproducer.spark.sink_cluster import KafkaSinkCluster
 from aioproducer.spark.transactional.decisions import Decision
+from aioproducer.spark.transactional.rules import ExactlyOnceError
 
 _DAY_MS = 86_400_000
 
@@ -47,7 +57,8 @@ def list_command(
 ) -> int:
     """Print what sinks have decided last, and how many transactions of their tasks are open.
 
-    A sink that is not running should have no open transaction and no unfinished batch: 'recover' sees to it.
+    A sink that is not running should have no open transaction and no unfinished batch: call 'recover'. A decision that
+    cannot be read is shown as damaged; 'forget --key' deletes it. With SINK, its write_batch sinks are shown as well.
 
     \b
     Examples:
@@ -59,28 +70,10 @@ def list_command(
     async def body() -> int:
         states = open_sinks(await list_sinks(config, decision_topic, timeout), sink)
         if as_json:
-            print_json(
-                [
-                    {**_described(each), "open_transactions": list(state.open_ids)}
-                    for state in states
-                    for each in state.decisions
-                ]
-            )
+            print_json([each for state in states for each in _described(state)])
             return SUCCEEDED
         columns = ["sink", "query or write", "batch", "rows", "state", "decided", "open transactions"]
-        rows = [
-            (
-                state.sink,
-                each.key,
-                each.batch_id,
-                each.rows if each.rows >= 0 else "any",
-                "done" if each.done else f"unfinished ({len(each.handles)})",
-                _time(each.decided_ms),
-                len(state.open_ids),
-            )
-            for state in states
-            for each in state.decisions
-        ]
+        rows = [row for state in states for row in _rows(state)]
         print_table(columns, rows, numbers=["batch", "rows", "open transactions"])
         return SUCCEEDED
 
@@ -108,7 +101,7 @@ def recover_command(
     config_file: str | None,
     timeout: float,
 ) -> int:
-    """Finish the decided batch of SINK, and abort the transactions that no decision needs.
+    """Finish the decided batch of SINK and of its write_batch sinks, and abort the transactions that no decision needs.
 
     Call it when no process of the sink is running: a query that is running fails. The next start of the query does the
     same; this is for a query that is not started again.
@@ -119,11 +112,41 @@ def recover_command(
       aioproducer spark-sink recover orders-job --accept-replay 41
     """
 
-    async def work(cluster: KafkaSinkCluster) -> None:
-        for each in await recover(cluster, accept, click.echo):
-            click.echo(f"{each.key}: {'write' if each.batch_id is None else f'batch {each.batch_id}'} is done")
+    config = client_config(bootstrap_server, settings, secrets, config_file)
 
-    return _with_cluster(bootstrap_server, settings, secrets, config_file, timeout, sink, decision_topic, work)
+    async def body() -> int:
+        accepted: list[tuple[str, Decision]] = []
+        for name in await known_sinks(config, decision_topic, timeout, sink):
+            async with KafkaSinkCluster(config, name, decision_topic, timeout) as cluster:
+                decisions = await recover(cluster, click.echo)
+            for each in decisions:
+                click.echo(f"{name}: {_what(each)} is done")
+            click.echo(f"{name}: no transaction of its tasks is open")
+            accepted += [(name, each) for each in decisions if accept is not None and is_named(each, accept)]
+        if accept is not None:
+            await _accept(config, decision_topic, timeout, accept, accepted)
+        return SUCCEEDED
+
+    return run_briefly(body)
+
+
+async def _accept(
+    config: dict[str, object], decision_topic: str, timeout: float, accept: str, found: list[tuple[str, Decision]]
+) -> None:
+    """
+    Raises:
+        ExactlyOnceError: the name stands for no decision, or for several.
+    """
+    if len(found) != 1:
+        which = ", ".join(f"{name} ({_what(each)})" for name, each in found)
+        raise ExactlyOnceError(
+            f"{accept!r} names {len(found)} of the last decisions{': ' + which if which else ''}, and must name one: "
+            "see 'aioproducer spark-sink list', and give the sink by its whole name"
+        )
+    ((name, decision),) = found
+    async with KafkaSinkCluster(config, name, decision_topic, timeout) as cluster:
+        await cluster.take_over()
+        await accept_replay(cluster, decision)
 
 
 @command.command("forget", epilog=EXPLANATION)
@@ -147,8 +170,8 @@ def forget_command(
     """Delete decisions of SINK from the decision topic.
 
     A write that is forgotten writes its rows again if it is run again. So does a query whose last batch is unfinished:
-    it writes all rows of that batch again, also those that are committed already. Call it when no process of the sink
-    is running.
+    it writes all rows of that batch again, also those that are committed already. Afterwards call 'recover', which
+    aborts the transactions of such a batch. Call both when no process of the sink is running.
 
     \b
     Examples:
@@ -158,47 +181,68 @@ def forget_command(
     if (older_than is None) == (key is None):
         raise CommandUsageError("give either --older-than DAYS or --key QUERY_OR_WRITE")
 
-    async def work(cluster: KafkaSinkCluster) -> None:
-        before = None if older_than is None else time.time_ns() // 1_000_000 - int(older_than * _DAY_MS)
-        for each in await forget(cluster, key=key, decided_before_ms=before):
-            click.echo(f"{each.key}: forgotten")
-
-    return _with_cluster(bootstrap_server, settings, secrets, config_file, timeout, sink, decision_topic, work)
-
-
-def _with_cluster(
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
-    sink: str,
-    decision_topic: str,
-    work: Callable[[KafkaSinkCluster], Awaitable[None]],
-) -> int:
     config = client_config(bootstrap_server, settings, secrets, config_file)
 
     async def body() -> int:
+        before = None if older_than is None else time.time_ns() // 1_000_000 - int(older_than * _DAY_MS)
+        if sink not in await known_sinks(config, decision_topic, timeout, sink):
+            raise NoSuchSinkError(f"sink {sink!r} has decided nothing; its write_batch sinks have names of their own")
         async with KafkaSinkCluster(config, sink, decision_topic, timeout) as cluster:
-            # Without this topic there is no such sink, and taking it over would create its transactional id.
-            await cluster.admin.describe_topics([decision_topic])
-            await work(cluster)
+            for each in await forget(cluster, key=key, decided_before_ms=before):
+                again = "" if each.batch_id is None else f"; the query writes batch {each.batch_id} again"
+                click.echo(f"{each.key}: forgotten{again}")
         return SUCCEEDED
 
     return run_briefly(body)
 
 
-def _described(decision: Decision) -> dict[str, object]:
-    return {
-        "sink": decision.sink,
-        "key": decision.key,
-        "batch": decision.batch_id,
-        "rows": decision.rows if decision.rows >= 0 else None,
-        "done": decision.done,
-        "run": decision.run_id,
-        "decided_ms": decision.decided_ms,
-        "transactions": [each.transactional_id for each in decision.handles],
-    }
+def _what(decision: Decision) -> str:
+    """Return what a decision is about, as a reader of the output knows it."""
+    name = decision.key.removeprefix("write:")
+    return f"write {name!r}" if decision.batch_id is None else f"batch {decision.batch_id} of query {name}"
+
+
+def _described(state: SinkState) -> list[dict[str, object]]:
+    """Return the objects of a sink: one for each query or write, or one without a key if there is none."""
+    found: list[dict[str, object]] = [
+        {
+            "sink": state.sink,
+            "key": each.key,
+            "batch": each.batch_id,
+            "rows": each.rows if each.rows >= 0 else None,
+            "done": each.done,
+            "run": each.run_id,
+            "decided_ms": each.decided_ms,
+            "transactions": [handle.transactional_id for handle in each.handles],
+        }
+        for each in state.decisions
+    ]
+    found += [{"sink": state.sink, "key": key, "damaged": str(error)} for key, error in state.damaged.items()]
+    return [
+        {**each, "open_transactions": list(state.open_ids)} for each in found or [{"sink": state.sink, "key": None}]
+    ]
+
+
+def _rows(state: SinkState) -> list[tuple[object, ...]]:
+    """Return the lines of a sink."""
+    open_transactions = len(state.open_ids)
+    found: list[tuple[object, ...]] = [
+        (
+            state.sink,
+            each.key,
+            each.batch_id,
+            each.rows if each.rows >= 0 else "any",
+            "done" if each.done else f"unfinished ({len(each.handles)})",
+            _time(each.decided_ms),
+            open_transactions,
+        )
+        for each in state.decisions
+    ]
+    found += [
+        (state.sink, key, None, None, f"damaged: {error}", None, open_transactions)
+        for key, error in state.damaged.items()
+    ]
+    return found or [(state.sink, None, None, None, "nothing decided", None, open_transactions)]
 
 
 def _time(milliseconds: int) -> str:
