@@ -108,9 +108,7 @@ def abort_tasks(cluster: Cluster, sink: str) -> None:
     asyncio.run(fence())
 
 
-@pytest.mark.parametrize(
-    "point", ["half-ended", *(pytest.param(point, marks=pytest.mark.soak) for point in ("deciding", "decided", "done"))]
-)
+@pytest.mark.parametrize("point", ["deciding", "decided", "half-ended", "done"])
 def test_a_killed_query_writes_each_row_once(three_cores, one_broker, topic, options, tmp_path, point):
     folder = tmp_path / "stream"
     folder.mkdir()
