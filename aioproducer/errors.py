@@ -93,6 +93,18 @@ class ProtocolError(KafkaError):
     """Received bytes violate the Kafka protocol; their connection is no longer usable."""
 
 
+class CorruptBatchError(ProtocolError):
+    """A fetched record batch cannot be read. The consumer's position is the first of its records that was not returned.
+
+    Seek to ``next_offset`` to go on without the batch.
+    """
+
+    topic_partition: TopicPartition
+    offset: int
+    next_offset: int | None = None
+    """The offset behind the batch; None if it cannot be told."""
+
+
 class ConfigurationError(KafkaError, ValueError):
     """A configuration key or value is wrong; the text names the key."""
 

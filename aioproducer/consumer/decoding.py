@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeAlias
 
+from aioproducer.core.fetching.buffer import decompressed
 from aioproducer.deserializers import ResolvedDeserializer
 from aioproducer.errors import KafkaError, ProtocolError, RecordDeserializationError
 from aioproducer.record import TopicPartition
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from aioproducer.core.fetching.buffer import FetchedBatches
     from aioproducer.core.fetching.fetcher import Fetcher
     from aioproducer.core.fetching.records import ConsumerRecord
+    from aioproducer.wire.record_batch import RecordBatch
 
 OnDeserializationError: TypeAlias = Callable[[RecordDeserializationError], Awaitable[object] | object]
 """Receives the error of a record that cannot be deserialized. If it returns, or its awaitable does, the record is
@@ -27,6 +29,8 @@ LONGEST_TURN = 0.0005
 """Seconds after which the loop runs others before further records are decoded."""
 SLICE = 100
 """Records that are decoded at a time."""
+SLICE_BYTES = 256 * 1024
+"""Bytes of records that are decoded at a time, or one record."""
 THREAD_BYTES = 64 * 1024
 """Compressed bytes from which a batch is decompressed in a thread: below, waking a thread takes longer."""
 MAX_WORKERS = 2
@@ -55,6 +59,8 @@ class RecordDecoder:
         self._on_error = on_error
         self._freed = freed
         self._executor: ThreadPoolExecutor | None = None
+        # The batch that a thread decompresses: a cancelled call leaves it to the next one.
+        self._decompressing: tuple[RecordBatch, asyncio.Future[bytes]] | None = None
         self._turn_began = perf_counter()
 
     @property
@@ -65,14 +71,18 @@ class RecordDecoder:
     async def prepare(self, limit: int) -> int:
         """Make up to ``limit`` records ready if they are prefetched; return how many are.
 
-        A cancelled call loses no record.
+        They are fewer if they occupy their part of the memory. A cancelled call loses no record.
 
         Raises:
             RecordDeserializationError: the next record cannot be deserialized, and none before it is ready.
         """
-        records = self._fetcher.records
+        records, buffer = self._fetcher.records, self._fetcher.buffer
+        if buffer.has_room_again:
+            # The caller has taken records, and requests may have waited for their memory.
+            buffer.has_room_again = False
+            self._freed()
         count = records.ready_count()
-        while count < limit:
+        while count < limit and (count == 0 or buffer.may_decode):
             batches = records.next_batches()
             if batches is None:
                 break
@@ -118,38 +128,54 @@ class RecordDecoder:
                     self._freed()
             if batches.reader is None:
                 batch = batches.batch
-                assert batch is not None
-                if batch.compression_id and batch.size_in_bytes >= THREAD_BYTES:
-                    return False
-                batches.set_body(batches.decompress())
+                if batch is None or (batch.compression_id and batch.size_in_bytes >= THREAD_BYTES):
+                    return batch is None
+                batches.set_body(decompressed(batch))
             if not batches.raw:
-                batches.read(limit)
+                batches.read(limit, SLICE_BYTES)
         except ProtocolError as error:
             fetcher.corrupt(batches, error)
         return True
 
     async def _decompress_in_thread(self, batches: FetchedBatches) -> None:
         """Decompress the open batch in a thread, or here if the system has no more threads."""
+        batch = batches.batch
+        assert batch is not None
+        if self._decompressing is None or self._decompressing[0] is not batch:
+            self._decompressing = batch, self._begin_decompression(batch)
+        work = self._decompressing[1]
+        # Cancelling this call does not cancel the work: calls with short timeouts would never get the batch.
+        await asyncio.wait([work])
+        self.turn_begins()
+        if self._decompressing is not None and self._decompressing[0] is batch:
+            self._decompressing = None
+        if batches.batch is not batch or batches.reader is not None or work.cancelled():
+            # A seek, a rebalance or the end of the consumer came in between.
+            return
+        try:
+            batches.set_body(work.result())
+        except ProtocolError as error:
+            self._fetcher.corrupt(batches, error)
+
+    def _begin_decompression(self, batch: RecordBatch) -> asyncio.Future[bytes]:
         if self._executor is None:
             from concurrent.futures import ThreadPoolExecutor
 
             self._executor = ThreadPoolExecutor(MAX_WORKERS, thread_name_prefix="aioproducer-decompressor")
         try:
-            try:
-                work = self._loop.run_in_executor(self._executor, batches.decompress)
-            except RuntimeError:
-                self._executor.shutdown(wait=False, cancel_futures=True)
-                self._executor = None
-                body = batches.decompress()
-            else:
-                body = await work
-                self.turn_begins()
-        except ProtocolError as error:
-            self._fetcher.corrupt(batches, error)
-            return
-        if not batches.is_dropped:
-            # Otherwise a seek or a rebalance came in between.
-            batches.set_body(body)
+            work = self._loop.run_in_executor(self._executor, decompressed, batch)
+            work.add_done_callback(_retrieve_error)
+            return work
+        except RuntimeError:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor = None
+        done: asyncio.Future[bytes] = self._loop.create_future()
+        try:
+            done.set_result(decompressed(batch))
+        except KafkaError as error:
+            done.set_exception(error)
+            _retrieve_error(done)
+        return done
 
     # Deserializers
 
@@ -193,9 +219,18 @@ class RecordDecoder:
 
     async def close(self) -> None:
         """Let the threads end after the batches in progress; their results are dropped."""
+        if self._decompressing is not None:
+            self._decompressing[1].cancel()
+            self._decompressing = None
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._executor = None
+
+
+def _retrieve_error(work: asyncio.Future[bytes]) -> None:
+    """Let no error count as overlooked: if no call needs the batch any longer, none asks for its error."""
+    if not work.cancelled():
+        work.exception()
 
 
 def _failure(record: ConsumerRecord, is_key: bool, cause: Exception) -> RecordDeserializationError:

@@ -11,7 +11,10 @@ from random import Random
 import pytest
 
 from aioproducer import Consumer, ConsumerRecord, OffsetAndMetadata, TopicPartition
-from aioproducer.consumer.decoding import THREAD_BYTES
+from aioproducer.consumer import decoding
+from aioproducer.consumer.decoding import SLICE, THREAD_BYTES
+from aioproducer.core.fetching.buffer import decompressed
+from aioproducer.core.fetching.memory import RECORD_OVERHEAD
 from aioproducer.deserializers import IntegerDeserializer, JsonDeserializer, StringDeserializer
 from aioproducer.errors import (
     ConfigurationError,
@@ -110,6 +113,94 @@ async def test_large_batches_are_decompressed_in_threads(codec, monkeypatch):
         async with asyncio.timeout(10):
             while any("decompressor" in thread.name for thread in threading.enumerate()):  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.01)
+
+
+async def fill_large_batches(cluster):
+    """1000 records in a few batches that are decompressed in threads."""
+    cluster.create_topic("a")
+    random = Random(1)
+    async with cluster.producer(compression_type="gzip", batch_size=2 * THREAD_BYTES, linger_ms=100) as producer:
+        for _ in range(1000):
+            producer.send("a", random.randbytes(500))
+        await producer.flush()
+
+
+async def until(condition):
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """Decompression waits for the event, and notes the base offset of each batch."""
+    gate, begun = threading.Event(), []
+
+    def wait_and_decompress(batch):
+        begun.append(batch.base_offset)
+        assert gate.wait(60)
+        return decompressed(batch)
+
+    monkeypatch.setattr(decoding, "decompressed", wait_and_decompress)
+    yield gate, begun
+    gate.set()
+
+
+async def test_a_seek_while_a_thread_decompresses_ends_no_call(threads):
+    gate, _ = threads
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill_large_batches(cluster)
+        async with consumer_of(cluster) as consumer:
+            consumer.assign([A0])
+            before = None
+            for _ in range(3):
+                # With two workers, the third batch waits for one.
+                call = asyncio.ensure_future(consumer.poll(30.0))
+                await until(lambda before=before: consumer._decoder._decompressing not in (None, before))
+                before = consumer._decoder._decompressing
+                consumer.seek(A0, 3)
+                call.cancel()
+                await asyncio.wait([call])
+            call = asyncio.ensure_future(consumer.poll(30.0))
+            await asyncio.sleep(0)
+            consumer.seek(A0, 5)
+            gate.set()
+            assert (await call)[A0][0].offset == 5
+
+
+async def test_a_batch_in_a_thread_survives_cancelled_calls(threads):
+    """Each call decompressed it again: with a short timeout no call ever returned it."""
+    gate, begun = threads
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill_large_batches(cluster)
+        async with consumer_of(cluster) as consumer:
+            consumer.assign([A0])
+            call = asyncio.ensure_future(consumer.poll(30.0))
+            await until(lambda: begun)
+            call.cancel()
+            await asyncio.wait([call])
+            call = asyncio.ensure_future(consumer.poll(30.0))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            gate.set()
+            assert (await call)[A0][0].offset == 0
+            assert begun.count(0) == 1
+
+
+async def test_a_call_for_many_records_returns_what_its_part_of_the_memory_holds():
+    """One call decoded all that arrived while it ran, however much that was."""
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster, 3000, 2, batch_size=1000)
+        options = {"fetch_buffer_bytes": 200 * RECORD_OVERHEAD, "max_partition_fetch_bytes": 5000}
+        async with consumer_of(cluster, **options) as consumer:
+            consumer.assign([A0, ("a", 1)])
+            seen = []
+            while len(seen) < 3000:
+                found = [each for part in (await consumer.poll(5.0, max_records=10**6)).values() for each in part]
+                assert len(found) <= 50 + SLICE
+                seen += [int(record.value) for record in found]
+                assert consumer._fetcher.buffer.decoded <= 1000 * 2
+            assert sorted(seen) == list(range(3000))
 
 
 async def test_partitions_are_read_in_order_and_all_of_them():
@@ -545,9 +636,12 @@ async def test_a_corrupt_batch_raises_and_a_seek_passes_it():
             consumer.assign([A0])
             assert await read(consumer, 1) == [0]
             for _ in range(2):
-                with pytest.raises(ProtocolError, match=r"Partition a-0 cannot be read at offset 1: .* Seek past it"):
+                with pytest.raises(
+                    ProtocolError,
+                    match=r"Partition a-0 cannot be read at offset 1: .* Seek to offset 2, behind the batch",
+                ) as caught:
                     await consumer.poll(5.0)
-            consumer.seek(A0, 2)
+            consumer.seek(A0, caught.value.next_offset)
             assert await read(consumer, 1) == [2]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from random import Random
 
+from aioproducer.core.fetching.buffer import decompressed
 from aioproducer.core.fetching.fetcher import Fetcher, FetcherSettings
 from aioproducer.core.fetching.lookups import PositionLookups
 from aioproducer.core.fetching.partition import FetchState
@@ -184,7 +185,7 @@ class FetchingWorld:
                 self.fetcher.records.finish(batches)
                 continue
             if batches.reader is None:
-                batches.set_body(batches.decompress())
+                batches.set_body(decompressed(batches.batch))
             if not batches.raw:
                 batches.read(limit - self.fetcher.records.ready_count())
             while batches.raw:

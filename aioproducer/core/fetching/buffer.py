@@ -1,4 +1,4 @@
-"""Prefetched responses: their memory, and their batches in the order in which they are returned."""
+"""Prefetched batches in the order in which they are returned."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from aioproducer.compression import codec
+from aioproducer.core.fetching.memory import RECORD_OVERHEAD, FetchedResponse
 from aioproducer.core.fetching.partition import FetchPosition
 from aioproducer.core.fetching.records import BatchReader, ConsumerRecord
 from aioproducer.core.metadata.cluster import NO_EPOCH
@@ -35,45 +36,6 @@ LARGEST_BATCH = 256 * 1024 * 1024
 """Bytes that a batch may have when it is decompressed."""
 
 
-class FetchBuffer:
-    """Counts the bytes of responses in memory and the bytes that requests in flight have reserved."""
-
-    __slots__ = ("capacity", "reserved", "used")
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity: Final = capacity
-        self.reserved = 0
-        self.used = 0
-
-    @property
-    def free(self) -> int:
-        """Bytes that a further request may reserve."""
-        return self.capacity - self.reserved - self.used
-
-
-class FetchedResponse:
-    """The memory of one response: its size counts until its last part is dropped."""
-
-    __slots__ = ("_buffer", "_parts", "_size")
-
-    def __init__(self, buffer: FetchBuffer, size: int) -> None:
-        self._buffer = buffer
-        self._parts = 0
-        self._size = size
-
-    def hold(self) -> None:
-        """Count one more part."""
-        if self._parts == 0:
-            self._buffer.used += self._size
-        self._parts += 1
-
-    def drop(self) -> None:
-        """Drop one part."""
-        self._parts -= 1
-        if self._parts == 0:
-            self._buffer.used -= self._size
-
-
 class FetchedBatches:
     """The batches of one partition in one response, and how far they were decoded.
 
@@ -88,7 +50,10 @@ class FetchedBatches:
     __slots__ = (
         "_aborted",
         "_batches",
+        "_body_size",
+        "_buffer",
         "_check_crcs",
+        "_last_opened",
         "_response",
         "batch",
         "first",
@@ -122,6 +87,11 @@ class FetchedBatches:
         self._batches: Iterator[RecordBatch] = iter_batches(records)
         self._aborted = AbortedFilter(aborted) if aborted else None
         self._response: FetchedResponse | None = response
+        self._buffer: Final = response.buffer
+        # The batch that was opened last, readable or not.
+        self._last_opened: RecordBatch | None = None
+        # Bytes of the open batch's body that count as decoded.
+        self._body_size = 0
         response.hold()
 
     def drop(self) -> None:
@@ -129,11 +99,17 @@ class FetchedBatches:
         if not self.is_dropped:
             self.is_dropped = True
             self._batches = iter(())
-            self.batch = self.reader = None
+            self._close_batch()
+            self._last_opened = None
             self.raw.clear()
             assert self._response is not None
             self._response.drop()
             self._response = None
+
+    def _close_batch(self) -> None:
+        self.batch = self.reader = None
+        self._buffer.release_decoded(self._body_size)
+        self._body_size = 0
 
     def open_batch(self) -> RecordBatch | None:
         """Return the batch to read, checked; None at the end. Batches without records for the caller are passed over.
@@ -144,9 +120,10 @@ class FetchedBatches:
         if self.batch is not None:
             if not self.is_batch_read:
                 return self.batch
-            self.batch = self.reader = None
+            self._close_batch()
         for batch in self._batches:
             self.left -= batch.size_in_bytes
+            self._last_opened = batch
             if batch.last_offset < self.first:
                 continue
             if self._check_crcs:
@@ -158,31 +135,41 @@ class FetchedBatches:
             self.partition.passed(position_behind(batch))
         return None
 
-    def decompress(self) -> bytes:
-        """Return the body of the open batch, decompressed; it may run in a thread.
-
-        Raises:
-            ProtocolError: the data are malformed or larger than ``LARGEST_BATCH``.
-            ConfigurationError: the codec's library is not installed.
-        """
-        batch = self.batch
-        assert batch is not None
-        return codec(batch.compression_id).decompress(batch.buffer[BATCH_HEADER_SIZE:], LARGEST_BATCH)
+    def offset_behind_unreadable(self) -> int | None:
+        """Return the offset behind the batch that cannot be read, None if it cannot be told."""
+        batch = self._last_opened
+        if batch is None:
+            return None
+        try:
+            following = next(self._batches, None)
+        except ProtocolError:
+            following = None
+        # The header itself may be corrupt: the next batch is the better witness.
+        behind = batch.next_offset if following is None else following.base_offset
+        if 0 <= self.partition.high_watermark < behind:
+            behind = self.partition.high_watermark
+        return behind if behind > self.first else None
 
     def set_body(self, body: bytes) -> None:
         """Set the decompressed body of the open batch."""
         assert self.batch is not None
+        assert self.reader is None
         self.reader = BatchReader(self.batch, body, self.first)
+        self._body_size = len(body)
+        self._buffer.decoded += self._body_size
 
-    def read(self, limit: int) -> None:
-        """Decode at most ``limit`` further records of the open batch into ``raw``.
+    def read(self, limit: int, most_bytes: int = LARGEST_BATCH) -> None:
+        """Decode at most ``limit`` further records of the open batch into ``raw``, and none behind ``most_bytes``.
 
         Raises:
             ProtocolError: a record is malformed.
         """
         assert self.reader is not None
         assert self.batch is not None
-        self.raw.extend(self.reader.read(*self.partition.name, limit))
+        place = self.reader.place
+        records = self.reader.read(*self.partition.name, limit, most_bytes)
+        self.raw.extend(records)
+        self.partition.hold_decoded(self.reader.place - place + len(records) * RECORD_OVERHEAD)
         if self.is_batch_read:
             # Compaction has removed every record that the caller has not read.
             self.partition.passed(position_behind(self.batch))
@@ -215,6 +202,16 @@ class FetchedBatches:
         else:
             epoch = NO_EPOCH if record.leader_epoch is None else record.leader_epoch
             self.partition.passed(FetchPosition(record.offset + 1, epoch))
+
+
+def decompressed(batch: RecordBatch) -> bytes:
+    """Return the body of a batch, decompressed; it may run in a thread.
+
+    Raises:
+        ProtocolError: the data are malformed or larger than ``LARGEST_BATCH``.
+        ConfigurationError: the codec's library is not installed.
+    """
+    return codec(batch.compression_id).decompress(batch.buffer[BATCH_HEADER_SIZE:], LARGEST_BATCH)
 
 
 def position_behind(batch: RecordBatch) -> FetchPosition:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from aioproducer.core.fetching.buffer import FetchBuffer, FetchedBatches, FetchedResponse, last_position
+from aioproducer.core.fetching.buffer import FetchedBatches, last_position
+from aioproducer.core.fetching.memory import FetchBuffer, FetchedResponse
 from aioproducer.core.fetching.partition import AssignedPartition, FetchPosition, FetchState
 from aioproducer.core.fetching.reset import EARLIEST, OffsetReset, ResetKind
 from aioproducer.core.fetching.session import NO_TOPIC_ID, FetchSession, SessionPartition
@@ -15,6 +16,7 @@ from aioproducer.core.metadata.cluster import NO_LEADER, MetadataChange
 from aioproducer.core.metadata.cluster_metadata import REFUSED_TOPIC_CODES, ClusterMetadata
 from aioproducer.core.requests.retry import Attempts, ExponentialBackoff
 from aioproducer.errors import (
+    CorruptBatchError,
     KafkaError,
     NoOffsetForPartitionError,
     ProtocolError,
@@ -119,9 +121,9 @@ class Fetcher:
         for name in wanted:
             if name not in self.partitions:
                 attempts = Attempts(self.settings.retry_backoff, self._random)
-                self.partitions[name] = AssignedPartition(name, attempts, self._next_revision)
+                self.partitions[name] = AssignedPartition(name, attempts, self.buffer, self._next_revision)
                 self._order[name] = None
-        share = self.buffer.capacity // max(len(self.partitions), 1)
+        share = self.buffer.response_capacity // max(len(self.partitions), 1)
         self._share = max(min(self.settings.max_partition_bytes, share), 1)
         self.refresh_leaders(now)
 
@@ -168,11 +170,6 @@ class Fetcher:
         partition.is_paused = False
         self.records.offer(partition)
 
-    def drop_buffered(self, partition: AssignedPartition) -> None:
-        """Drop prefetched records, which are requested again."""
-        self.records.hold_back(partition)
-        partition.drop_buffered()
-
     def _reset_by_policy(self, partition: AssignedPartition, error: KafkaError) -> None:
         """Reset the position by ``auto_offset_reset``; with ``none`` raise ``error``."""
         if self.settings.reset.kind is ResetKind.NONE:
@@ -210,6 +207,8 @@ class Fetcher:
             return
         described = known.partitions[index]
         partition.leader_changed(described.leader, described.leader_epoch)
+        if partition.state is FetchState.VALIDATING:
+            self.records.hold_back(partition)
 
     def _check_topic_error(self, partition: AssignedPartition, code: int) -> None:
         if code in REFUSED_TOPIC_CODES and partition.state is not FetchState.FAILED:
@@ -280,7 +279,9 @@ class Fetcher:
         The buffer is divided among the nodes that have unpaused partitions.
         """
         nodes = {each.fetch_node(now) for each in self.partitions.values() if not each.is_paused}
-        most = max(min(self.settings.max_bytes, self.buffer.capacity // max(len(nodes), 1)), LEAST_REQUEST_BYTES)
+        most = max(
+            min(self.settings.max_bytes, self.buffer.response_capacity // max(len(nodes), 1)), LEAST_REQUEST_BYTES
+        )
         least = min(most, self._share)
         if self.buffer.free < least:
             self._drop_paused()
@@ -289,7 +290,7 @@ class Fetcher:
     def _drop_paused(self) -> None:
         """Make room: data of paused partitions are fetched again after ``resume``."""
         for partition in self.partitions.values():
-            if partition.is_paused and partition.buffered:
+            if partition.is_paused and (partition.buffered or partition.ready):
                 partition.drop_buffered()
 
     def _delay(self, node_id: int, now: float) -> float:
@@ -528,12 +529,15 @@ class Fetcher:
         partition = batches.partition
         behind = partition.ready_position
         offset = batches.first if behind is None else behind.offset
+        next_offset = batches.offset_behind_unreadable()
+        if next_offset is not None and next_offset <= offset:
+            next_offset = None
         while partition.buffered:
             partition.buffered.pop().drop()
         self.records.hold_back(partition)
         self.records.offer(partition)
         partition.fetch_position = behind
-        partition.fail(_unreadable(partition.name, offset, error), is_final=True)
+        partition.fail(_unreadable(partition.name, offset, error, next_offset), is_final=True)
 
     def next_error(self, now: float) -> KafkaError | None:
         """Return an error to raise: that of a partition whose records before it were all returned."""
@@ -569,7 +573,13 @@ def _with_topic(error: KafkaError, name: TopicPartition) -> KafkaError:
     return error
 
 
-def _unreadable(name: TopicPartition, offset: int, error: KafkaError) -> ProtocolError:
-    unreadable = ProtocolError(f"Partition {name} cannot be read at offset {offset}: {error} Seek past it to go on.")
+def _unreadable(
+    name: TopicPartition, offset: int, error: KafkaError, next_offset: int | None = None
+) -> CorruptBatchError:
+    remedy = "Seek behind the batch" if next_offset is None else f"Seek to offset {next_offset}, behind the batch,"
+    unreadable = CorruptBatchError(f"Partition {name} cannot be read at offset {offset}: {error} {remedy} to go on.")
+    unreadable.topic_partition = name
+    unreadable.offset = offset
+    unreadable.next_offset = next_offset
     unreadable.__cause__ = error
     return unreadable

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from aioproducer.core.fetching.partition import AssignedPartition, FetchPosition, FetchState
-from aioproducer.core.fetching.reset import LATEST, ResetKind
+from aioproducer.core.fetching.reset import ResetKind
 from aioproducer.core.metadata.cluster import NO_EPOCH, NO_LEADER
 from aioproducer.errors import (
     KafkaError,
@@ -95,12 +95,13 @@ class PositionLookups:
         topics: dict[str, ListOffsetsTopic] = {}
         for each in partitions:
             assert each.reset is not None
+            each.reset = each.reset.begun(wall_ms)
             topic = topics.setdefault(each.name.topic, ListOffsetsTopic(name=each.name.topic, partitions=[]))
             topic.partitions.append(
                 ListOffsetsPartition(
                     partition_index=each.name.partition,
                     current_leader_epoch=each.leader_epoch,
-                    timestamp=each.reset.timestamp(wall_ms),
+                    timestamp=each.reset.timestamp,
                 )
             )
         request = ListOffsetsRequest(
@@ -149,7 +150,7 @@ class PositionLookups:
                 self._refused(partition, code, now)
             else:
                 assert answer is not None
-                _apply_reset(partition, answer)
+                _apply_reset(partition, answer, now)
 
     def epochs_ended(self, plan: PlannedValidation, response: OffsetForLeaderEpochResponse, now: float) -> None:
         """Apply the ends of epochs."""
@@ -177,16 +178,10 @@ class PositionLookups:
         self._fetcher.metadata.request_update(now, str(error))
 
     def _apply_end(self, partition: AssignedPartition, answer: EpochEndOffset) -> None:
-        position, ahead = partition.position, partition.fetch_position
+        position = partition.position
         assert position is not None
-        assert ahead is not None
         is_known = answer.end_offset >= 0 and answer.leader_epoch >= 0
-        if is_known and answer.end_offset >= ahead.offset:
-            partition.validated()
-            return
         if is_known and answer.end_offset >= position.offset:
-            # Only prefetched records were truncated.
-            self._fetcher.drop_buffered(partition)
             partition.validated()
             return
         self._truncated(
@@ -199,8 +194,6 @@ class PositionLookups:
             text += f", at offset {end.offset}"
         fetcher = self._fetcher
         if fetcher.settings.reset.kind is ResetKind.NONE:
-            # What was prefetched is no longer in the log.
-            fetcher.drop_buffered(partition)
             partition.fail(
                 LogTruncationError(f"{text}, and auto_offset_reset is none: seek to a position."), is_final=True
             )
@@ -209,16 +202,17 @@ class PositionLookups:
             fetcher.request_reset(partition.name, fetcher.settings.reset)
         else:
             fetcher.log.warning("%s; reading continues there", text)
-            # The end comes from the leader of this epoch: it needs no validation.
-            fetcher.seek(partition.name, end._replace(epoch=NO_EPOCH))
+            fetcher.records.hold_back(partition)
+            partition.truncated(end)
 
 
-def _apply_reset(partition: AssignedPartition, answer: ListOffsetsPartitionResponse) -> None:
+def _apply_reset(partition: AssignedPartition, answer: ListOffsetsPartitionResponse, now: float) -> None:
     reset = partition.reset
     assert reset is not None
     if answer.offset == _NO_OFFSET and reset.kind is ResetKind.BY_DURATION:
-        # No record is that young. Java stays without a position until there is one.
-        partition.request_reset(LATEST)
+        # No record is that young. The partition stays without a position until there is one, as in Java: between this
+        # answer and a lookup of the end, a record may have arrived, which must not be skipped.
+        partition.attempts.failed(now)
         return
     partition.reset_found(FetchPosition(max(answer.offset, 0)))
 
@@ -230,13 +224,13 @@ def _revisions(partitions: Iterable[AssignedPartition]) -> dict[TopicPartition, 
 def _validation_request(node_id: int, partitions: list[AssignedPartition]) -> PlannedValidation:
     topics: dict[str, OffsetForLeaderTopic] = {}
     for each in partitions:
-        assert each.fetch_position is not None
+        assert each.position is not None
         topic = topics.setdefault(each.name.topic, OffsetForLeaderTopic(topic=each.name.topic, partitions=[]))
         topic.partitions.append(
             OffsetForLeaderPartition(
                 partition=each.name.partition,
                 current_leader_epoch=each.leader_epoch,
-                leader_epoch=each.fetch_position.epoch,
+                leader_epoch=each.position.epoch,
             )
         )
     request = OffsetForLeaderEpochRequest(replica_id=CONSUMER_REPLICA_ID, topics=list(topics.values()))

@@ -14,6 +14,7 @@ from aioproducer.core.requests.retry import Attempts
 
 if TYPE_CHECKING:
     from aioproducer.core.fetching.buffer import FetchedBatches
+    from aioproducer.core.fetching.memory import FetchBuffer
     from aioproducer.core.fetching.records import ConsumerRecord
     from aioproducer.errors import KafkaError
     from aioproducer.record import TopicPartition
@@ -57,11 +58,14 @@ class AssignedPartition:
 
     Args:
         attempts: the backoff after errors of this partition.
+        memory: counts the records that are decoded and not returned yet.
     """
 
     __slots__ = (
+        "_memory",
         "attempts",
         "buffered",
+        "decoded",
         "error",
         "fetch_position",
         "high_watermark",
@@ -87,7 +91,7 @@ class AssignedPartition:
         "topic_id",
     )
 
-    def __init__(self, name: TopicPartition, attempts: Attempts, revision: int = 0) -> None:
+    def __init__(self, name: TopicPartition, attempts: Attempts, memory: FetchBuffer, revision: int = 0) -> None:
         self.name: Final = name
         self.attempts: Final = attempts
         self.state = FetchState.INITIALIZING
@@ -123,6 +127,9 @@ class AssignedPartition:
         """Prefetched batches."""
         self.ready: deque[ConsumerRecord] = deque()
         """Deserialized records for the caller; a cancelled call leaves them here."""
+        self._memory = memory
+        self.decoded = 0
+        """Bytes of decoded records, until no decoded record is left."""
         self.ready_position: FetchPosition | None = None
         """The position behind ``ready``, and behind skipped records and batches without records for the caller."""
 
@@ -159,15 +166,31 @@ class AssignedPartition:
         while self.buffered:
             self.buffered.pop().drop()
         self.ready.clear()
+        self._release_decoded()
         self.fetch_position = self.ready_position = self.position
 
     # Records
+
+    def hold_decoded(self, size: int) -> None:
+        """Count the bytes of records that were decoded."""
+        self.decoded += size
+        self._memory.decoded += size
+
+    def _release_decoded(self) -> None:
+        """Count no decoded records: none of them is left."""
+        if self.decoded and not (self.buffered and self.buffered[0].raw):
+            self._memory.release_decoded(self.decoded)
+            self.decoded = 0
 
     def passed(self, position: FetchPosition) -> None:
         """Move behind records that are ready, skipped, or not for the caller."""
         self.ready_position = position
         if not self.ready:
+            if self.processed == self.position:
+                # No returned record is still being processed: there is nothing to wait for.
+                self.processed = position
             self.position = position
+            self._release_decoded()
 
     def take_one(self) -> ConsumerRecord:
         """Return the next ready record, and move the position behind it."""
@@ -178,6 +201,7 @@ class AssignedPartition:
             )
         else:
             self.position = self.ready_position
+            self._release_decoded()
         return record
 
     def take(self, limit: int) -> list[ConsumerRecord]:
@@ -186,6 +210,7 @@ class AssignedPartition:
             records = list(self.ready)
             self.ready.clear()
             self.position = self.ready_position
+            self._release_decoded()
             return records
         return [self.take_one() for _ in range(limit)]
 
@@ -197,6 +222,13 @@ class AssignedPartition:
         self.position = self.processed = self.fetch_position = self.ready_position = position
         self.attempts.succeeded()
         self._become(FetchState.VALIDATING if self._needs_validation() else FetchState.FETCHING)
+
+    def truncated(self, position: FetchPosition) -> None:
+        """Continue where the leader says that the log was truncated: this position is valid."""
+        self._revise()
+        self.position = self.processed = self.fetch_position = self.ready_position = position
+        self.attempts.succeeded()
+        self._become(FetchState.FETCHING)
 
     def request_reset(self, reset: OffsetReset) -> None:
         """Look up the position."""
@@ -235,6 +267,8 @@ class AssignedPartition:
         assert self.state is FetchState.FAILED
         assert not self.is_error_final
         reset, state = self.reset, self.resume_state
+        if state is FetchState.VALIDATING and not self._needs_validation():
+            state = FetchState.FETCHING
         self._become(state)
         if state is FetchState.RESETTING:
             self.reset = reset
@@ -245,7 +279,10 @@ class AssignedPartition:
         self._become(FetchState.UNASSIGNED)
 
     def leader_changed(self, leader: int, epoch: int) -> None:
-        """Adopt the leader of the latest metadata; validate the position if its epoch is new (KIP-320)."""
+        """Adopt the leader of the latest metadata; validate the position if its epoch is new (KIP-320).
+
+        Prefetched data are dropped then: the new leader may lack them. Java drops them too.
+        """
         is_new = epoch > self.leader_epoch
         if leader != self.leader or is_new:
             self.read_replica = NO_REPLICA
@@ -253,15 +290,17 @@ class AssignedPartition:
         if is_new:
             self.leader_epoch = epoch
             if self.state is FetchState.FETCHING and self._needs_validation():
-                # Requests of the old epoch are answered with FENCED_LEADER_EPOCH; data that arrived stay valid.
-                self.revision += 1
+                self._revise()
                 self._become(FetchState.VALIDATING)
+            elif self.state is FetchState.FAILED and self.resume_state is FetchState.FETCHING:
+                # The error is raised behind the prefetched data.
+                self.resume_state = FetchState.VALIDATING
             elif self.state is FetchState.VALIDATING:
                 self.revision += 1
                 self.is_looked_up = False
 
     def _needs_validation(self) -> bool:
-        position = self.fetch_position
+        position = self.position
         return position is not None and position.epoch >= 0 and self.leader_epoch >= 0
 
     def recreated(self, topic_id: bytes) -> None:

@@ -24,12 +24,13 @@ cdef class BatchReader:
     cdef Py_ssize_t _count
     cdef object _epoch
     cdef long long _first
-    cdef Py_ssize_t _place
+    cdef readonly Py_ssize_t place
 
     @cython.locals(
         records=list,
         body=bytes,
         place=Py_ssize_t,
+        stop=Py_ssize_t,
         count=Py_ssize_t,
         first="long long",
         base_offset="long long",
@@ -37,4 +38,4 @@ cdef class BatchReader:
         offset="long long",
         fields=tuple,
     )
-    cpdef list read(self, object topic, object partition, Py_ssize_t limit)
+    cpdef list read(self, object topic, object partition, Py_ssize_t limit, Py_ssize_t most_bytes)

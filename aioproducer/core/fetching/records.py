@@ -112,13 +112,14 @@ class BatchReader:
         first: records before this offset are skipped.
     """
 
-    __slots__ = ("_append_time", "_base_offset", "_base_timestamp", "_body", "_count", "_epoch", "_first", "_place")
+    __slots__ = ("_append_time", "_base_offset", "_base_timestamp", "_body", "_count", "_epoch", "_first", "place")
 
     def __init__(self, batch: RecordBatch, body: bytes, first: int) -> None:
         self._body = body
         self._first = first
         self._count = batch.record_count
-        self._place = 0
+        self.place = 0
+        """The next record's place in the body."""
         self._base_offset = batch.base_offset
         self._base_timestamp = batch.base_timestamp
         self._append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
@@ -130,20 +131,21 @@ class BatchReader:
         """Whether every record was read."""
         return self._count == 0
 
-    def read(self, topic: str, partition: int, limit: int) -> list[ConsumerRecord]:
-        """Return at most ``limit`` further records.
+    def read(self, topic: str, partition: int, limit: int, most_bytes: int) -> list[ConsumerRecord]:
+        """Return at most ``limit`` further records, and none that begins behind ``most_bytes``.
 
         Raises:
             ProtocolError: a record is malformed, or the body does not end with the last record.
         """
         records: list[ConsumerRecord] = []
-        body, place, first = self._body, self._place, self._first
+        body, place, first = self._body, self.place, self._first
+        stop = place + most_bytes
         base_offset, base_timestamp, append_time = self._base_offset, self._base_timestamp, self._append_time
         epoch = self._epoch
         count = self._count
         # Without the Python function that is ConsumerRecord's own __new__.
         new = tuple.__new__
-        while count and len(records) < limit:
+        while count and len(records) < limit and place < stop:
             fields = decode_small_record(body, place)
             if fields is None:
                 offset_delta, timestamp_delta, key, value, headers, place = decode_record(body, place)
@@ -158,5 +160,5 @@ class BatchReader:
             records.append(new(ConsumerRecord, (topic, partition, offset, timestamp, key, value, headers, epoch)))
         if not count and place != len(body):
             raise ProtocolError(f"the records of a batch end {len(body) - place} bytes before the end of its body")
-        self._place, self._count = place, count
+        self.place, self._count = place, count
         return records

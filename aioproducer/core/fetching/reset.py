@@ -23,9 +23,22 @@ class OffsetReset(NamedTuple):
 
     kind: ResetKind
     duration_ms: int = 0
+    since_ms: int | None = None
+    """With BY_DURATION, after ``begun``: the least timestamp, in milliseconds since 1970."""
 
-    def timestamp(self, wall_ms: int) -> int:
-        """Return the timestamp for ListOffsets; ``wall_ms`` is the time in milliseconds since 1970.
+    def begun(self, wall_ms: int) -> OffsetReset:
+        """Return the policy of a lookup that begins now; ``wall_ms`` is the time in milliseconds since 1970.
+
+        With BY_DURATION the time counts from the first lookup: a later one, made when no record was young enough,
+        returns the first record since then. Java computes it anew, and may skip records with a short duration.
+        """
+        if self.kind is not ResetKind.BY_DURATION or self.since_ms is not None:
+            return self
+        return self._replace(since_ms=max(wall_ms - self.duration_ms, 0))
+
+    @property
+    def timestamp(self) -> int:
+        """The timestamp for ListOffsets.
 
         Raises:
             AssertionError: the policy is NONE, which looks up nothing.
@@ -36,7 +49,8 @@ class OffsetReset(NamedTuple):
             case ResetKind.LATEST:
                 return LATEST_TIMESTAMP
             case ResetKind.BY_DURATION:
-                return max(wall_ms - self.duration_ms, 0)
+                assert self.since_ms is not None
+                return self.since_ms
             case ResetKind.NONE:
                 raise AssertionError("auto.offset.reset=none looks up no offset")
 

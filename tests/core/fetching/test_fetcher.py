@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioproducer.core.fetching.buffer import last_position
+from aioproducer.core.fetching.buffer import decompressed, last_position
+from aioproducer.core.fetching.memory import RECORD_OVERHEAD, FetchBuffer
 from aioproducer.core.fetching.partition import NEXT_STATES, FetchPosition, FetchState
 from aioproducer.core.fetching.reset import EARLIEST, LATEST, NONE, OffsetReset, ResetKind
 from aioproducer.errors import (
@@ -79,7 +80,7 @@ def test_taking_one_by_one_moves_positions_as_taking_many_does(steps):
                 if batches.open_batch() is None:
                     world.fetcher.records.finish(batches)
                     continue
-                batches.set_body(batches.decompress())
+                batches.set_body(decompressed(batches.batch))
                 batches.read(100)
                 world.fetcher.records.all_ready(batches)
         elif step == "next":
@@ -114,6 +115,110 @@ def test_the_position_moves_behind_control_batches_and_what_compaction_removed()
     assert world.read() == {0: [0, 1, 2]}
     world.read()
     assert world.partition().position.offset == 4
+
+
+def test_a_control_batch_at_the_end_counts_as_processed():
+    """Commits stayed before the marker, and the group's lag at 1, until a record followed."""
+    world = FetchingWorld().start()
+    control = encode_control_batch(
+        ControlRecordType.COMMIT, coordinator_epoch=0, producer_id=1, producer_epoch=0, timestamp=0, base_offset=3
+    )
+    world.fetch((0, batch(0, 3) + bytes(control)))
+    assert world.read(limit=3) == {0: [0, 1, 2]}
+    assert world.partition().processed.offset == 0
+    world.fetcher.records.mark_processed()
+    assert world.read() == {}
+    assert world.partition().processed == world.partition().position == FetchPosition(4, -1)
+
+
+def test_a_control_batch_behind_records_in_process_counts_with_them():
+    world = FetchingWorld().start()
+    control = encode_control_batch(
+        ControlRecordType.COMMIT, coordinator_epoch=0, producer_id=1, producer_epoch=0, timestamp=0, base_offset=3
+    )
+    world.fetch((0, batch(0, 3) + bytes(control)))
+    assert world.read(limit=3) == {0: [0, 1, 2]}
+    assert world.read() == {}
+    assert (world.partition().position.offset, world.partition().processed.offset) == (4, 0)
+    world.fetcher.records.mark_processed()
+    assert world.partition().processed.offset == 4
+
+
+# Memory of decoded records
+
+
+def opened(world):
+    """The batch whose turn it is, with its body."""
+    batches = world.fetcher.records.next_batches()
+    batches.open_batch()
+    batches.set_body(decompressed(batches.batch))
+    return batches
+
+
+def test_bodies_and_decoded_records_count_until_they_are_returned():
+    world = FetchingWorld().start()
+    world.fetch((0, batch(0, value=b"v" * 100)))
+    memory = world.fetcher.buffer
+    batches = opened(world)
+    body = memory.decoded
+    assert body == len(batch(0, value=b"v" * 100)) - 61
+    batches.read(2)
+    world.fetcher.records.all_ready(batches)
+    two = 2 * body // 5 + 2 * RECORD_OVERHEAD
+    assert memory.decoded == body + two
+    assert world.fetcher.records.take_one().offset == 0
+    assert memory.decoded == body + two
+    assert world.fetcher.records.take_one().offset == 1
+    assert memory.decoded == body
+    batches.read(100)
+    world.fetcher.records.all_ready(batches)
+    world.fetcher.records.take(100)
+    assert batches.open_batch() is None
+    assert memory.decoded == 0
+
+
+@pytest.mark.parametrize("how", ["seek", "unassign", "reset", "new leader"])
+def test_dropped_records_count_no_longer(how):
+    world = FetchingWorld().start()
+    world.fetch((0, batch(0)))
+    world.read(limit=1)
+    batches = world.fetcher.records.next_batches()
+    batches.read(2)
+    world.fetcher.records.record_ready(batches, batches.raw[0])
+    assert world.fetcher.buffer.decoded > 0
+    match how:
+        case "seek":
+            world.fetcher.seek(world.names[0], FetchPosition(3))
+        case "unassign":
+            world.fetcher.assign((), world.now)
+        case "reset":
+            world.fetcher.request_reset(world.names[0], LATEST)
+        case "new leader":
+            world.epochs[0] = 1
+            world.update_metadata()
+    assert (world.fetcher.buffer.decoded, world.fetcher.buffer.used) == (0, 0)
+
+
+def test_requests_leave_room_for_what_is_decoded():
+    memory = FetchBuffer(1000)
+    assert (memory.free, memory.may_decode) == (750, True)
+    memory.decoded = 250
+    assert (memory.free, memory.may_decode) == (750, False)
+    # A batch that is larger than its part.
+    memory.decoded = 600
+    assert memory.free == 400
+    assert not memory.has_room_again
+    memory.release_decoded(600)
+    assert memory.has_room_again
+    assert (memory.free, memory.decoded) == (750, 0)
+
+
+def test_a_slice_ends_behind_its_bytes():
+    world = FetchingWorld().start()
+    world.fetch((0, batch(0, value=b"v" * 100)))
+    batches = opened(world)
+    batches.read(100, 150)
+    assert [record.offset for record in batches.raw] == [0, 1]
 
 
 def test_aborted_transactions_are_left_out_with_read_committed_only():
@@ -186,7 +291,7 @@ def test_a_node_waits_while_one_of_its_partitions_has_more_than_half_of_its_shar
 
 
 def test_responses_and_reservations_never_exceed_the_buffer():
-    world = FetchingWorld(partitions=3, buffer_bytes=3000, max_partition_bytes=1000)
+    world = FetchingWorld(partitions=3, buffer_bytes=4000, max_partition_bytes=1000)
     world.leaders = {0: 1, 1: 2, 2: 3}
     world.start()
     plans = {node: world.plan(node) for node in (1, 2, 3)}
@@ -334,14 +439,24 @@ def test_a_partition_without_an_offset_begins_where_the_policy_says(reset, times
     assert world.partition().position == FetchPosition(17)
 
 
-def test_by_duration_without_a_record_that_young_begins_at_the_end():
+def test_by_duration_without_a_record_that_young_looks_up_the_same_time_until_there_is_one():
+    """A lookup of the end came after the first answer: it skipped a record that had arrived in between."""
     world = FetchingWorld(reset=OffsetReset(ResetKind.BY_DURATION, 5000))
     world.fetcher.assign(world.names, world.now)
     world.update_metadata()
     world.fetcher.initialize(world.names[0], None)
-    world.reset_to(-1)
-    assert world.reset_to(30) == [-1]
+    since = world.wall_ms - 5000
+    assert world.reset_to(-1) == [since]
+    assert world.states() == {FetchState.RESETTING}
+    assert world.reset_to(30) == []
+    assert world.fetcher.next_retry(world.now) == pytest.approx(world.now + 0.1)
+    world.now += 1
+    world.wall_ms += 60_000
+    assert world.reset_to(30) == [since]
     assert world.partition().position.offset == 30
+    # Another reset counts from its own time.
+    world.fetcher.request_reset(world.names[0], world.settings.reset)
+    assert world.reset_to(31) == [world.wall_ms - 5000]
 
 
 def test_without_a_policy_the_missing_offset_is_an_error_until_a_seek():
@@ -377,9 +492,56 @@ def test_a_moved_leader_is_followed_after_the_position_was_validated():
     world.leaders[0], world.epochs[0] = 2, 1
     world.update_metadata()
     assert world.states() == {FetchState.VALIDATING}
-    assert world.read() == {0: [2, 3, 4]}, "data that arrived are returned meanwhile"
+    assert world.read() == {}
     assert world.epoch_ends(9) == [(1, 0)]
-    assert offsets(world.plan(2)) == {0: 5}
+    assert offsets(world.plan(2)) == {0: 2}
+
+
+def test_the_epoch_of_the_last_returned_record_is_validated():
+    """The epoch of prefetched records was sent once: its end says nothing about the records before."""
+    world = FetchingWorld().start()
+    world.fetch((0, batch(0, epoch=0) + batch(5, epoch=3)))
+    world.read(limit=5)
+    world.epochs[0] = 4
+    world.update_metadata()
+    assert world.epoch_ends(5) == [(4, 0)]
+    assert world.states() == {FetchState.FETCHING}
+    assert offsets(world.plan()) == {0: 5}
+
+
+def test_a_pause_before_a_validation_is_sent_does_not_reset_the_position():
+    """The prefetched data of a paused partition made room for others. Its position had no epoch, which the leader
+    does not know: the position was reset by the policy."""
+    world = FetchingWorld(partitions=2, buffer_bytes=1600, max_partition_bytes=800).start(offset=7)
+    world.fetch((0, batch(7, value=b"v" * 130)))
+    world.fetcher.pause(world.names[0])
+    world.epochs[0] = 1
+    world.update_metadata()
+    world.fetch((1, batch(7, value=b"v" * 130)))
+    world.epoch_ends(-1, leader_epoch=-1)
+    assert world.partition().position == FetchPosition(7)
+    assert world.partition().state is FetchState.FETCHING
+
+
+def test_a_position_without_a_record_before_it_is_not_validated():
+    world = FetchingWorld().start()
+    world.fetch((0, batch(0)))
+    world.epochs[0] = 1
+    world.update_metadata()
+    assert world.read() == {0: [0, 1, 2, 3, 4]}
+
+
+def test_the_position_is_validated_after_an_error_during_which_the_leader_changed():
+    world = FetchingWorld().start()
+    world.fetch((0, batch(0)))
+    world.read()
+    world.fetch((0, refused(29)))
+    world.epochs[0] = 1
+    world.update_metadata()
+    assert isinstance(world.fetcher.next_error(world.now), TopicAuthorizationError)
+    world.now += 1
+    assert world.epoch_ends(5) == [(1, 0)]
+    assert world.states() == {FetchState.FETCHING}
 
 
 def test_the_leader_that_a_response_names_is_adopted():
@@ -391,7 +553,7 @@ def test_the_leader_that_a_response_names_is_adopted():
     assert world.plan(3) is not None
 
 
-def test_truncation_behind_the_position_drops_only_prefetched_records():
+def test_truncation_behind_the_position_keeps_it_and_drops_prefetched_records():
     world = FetchingWorld().start()
     world.fetch((0, batch(0)))
     world.read(limit=2)
@@ -413,6 +575,8 @@ def test_truncation_before_the_position_goes_back(end, position):
     world.reset_to(0)
     assert world.partition().position.offset == position
     assert world.states() == {FetchState.FETCHING}
+    # The leader named the end: it is valid, and a later change of the leader validates it again.
+    assert world.partition().position.epoch == (0 if end >= 0 else -1)
 
 
 def test_truncation_without_a_policy_is_an_error():
@@ -559,9 +723,40 @@ def test_a_corrupt_batch_is_an_error_behind_the_records_before_it():
     assert {name.partition: len(records) for name, records in world.fetcher.records.take(10).items()} == {0: 5}
     error = world.fetcher.next_error(world.now)
     assert "Partition a-0 cannot be read at offset 5" in str(error)
+    assert "Seek to offset 10, behind the batch, to go on." in str(error)
+    assert (error.topic_partition, error.offset, error.next_offset) == (world.names[0], 5, 10)
     assert world.partition().position.offset == 5
-    world.fetcher.seek(world.names[0], FetchPosition(10))
+    world.fetcher.seek(world.names[0], FetchPosition(error.next_offset))
     assert offsets(world.plan()) == {0: 10}
+
+
+@pytest.mark.parametrize(
+    ("last_offset_delta", "behind", "next_offset"),
+    [
+        (4, b"", 5),
+        (1000, b"", 100),
+        (1000, batch(6), 6),
+        (-7, b"", None),
+        (4, b"\0" * 8 + batch(5)[8:16] + b"\0" * 20, 5),
+    ],
+    ids=["header", "behind the end of the log", "next batch", "impossible", "unreadable next batch"],
+)
+def test_the_end_of_a_corrupt_batch_is_where_the_next_one_begins(last_offset_delta, behind, next_offset):
+    """The header of the corrupt batch may be what is corrupt."""
+    world = FetchingWorld().start()
+    torn = bytearray(batch(0))
+    torn[23:27] = last_offset_delta.to_bytes(4, "big", signed=True)
+    torn[-1] ^= 1
+    world.fetch((0, PartitionData(records=memoryview(bytes(torn) + behind), high_watermark=100)))
+    if world.partition().state is FetchState.FAILED:
+        # The last batch ends before the requested offset.
+        assert next_offset is None
+        return
+    batches = world.fetcher.records.next_batches()
+    with pytest.raises(ProtocolError, match="corrupt") as caught:
+        batches.open_batch()
+    world.fetcher.corrupt(batches, caught.value)
+    assert world.fetcher.next_error(world.now).next_offset == next_offset
 
 
 @pytest.mark.parametrize("data", [b"x" * 40, batch(0)[:-1]])
@@ -679,6 +874,7 @@ def test_each_record_is_returned_once_and_in_order_whatever_happens_between(data
                 note(world.read(data.draw(st.integers(1, 8))))
         assert world.fetcher.buffer.used >= 0
         assert world.fetcher.buffer.reserved >= 0
+        assert world.fetcher.buffer.decoded >= sum(each.decoded for each in world.fetcher.partitions.values()) >= 0
     for plan in in_flight:
         answer(plan)
     for name in world.names:
@@ -690,6 +886,7 @@ def test_each_record_is_returned_once_and_in_order_whatever_happens_between(data
         assert world.partition(index).position.offset == len(part)
     assert world.fetcher.buffer.used == 0
     assert world.fetcher.buffer.reserved == 0
+    assert world.fetcher.buffer.decoded == 0
 
 
 @pytest.mark.parametrize("tail", [b"", batch(12)[:-1], batch(12)[:10], b"\0"])

@@ -64,20 +64,20 @@ def reader(records, first=0, **options):
 
 def test_records_are_read_some_at_a_time_from_an_offset_on():
     read = reader([SimpleRecord(100 + number, None, b"%d" % number) for number in range(5)], first=12)
-    assert [record.value for record in read.read("t", 7, 2)] == [b"2", b"3"]
+    assert [record.value for record in read.read("t", 7, 2, 10**6)] == [b"2", b"3"]
     assert not read.is_at_end
-    assert read.read("t", 7, 2) == [("t", 7, 14, 104, None, b"4", (), 4)]
+    assert read.read("t", 7, 2, 10**6) == [("t", 7, 14, 104, None, b"4", (), 4)]
     assert read.is_at_end
-    assert read.read("t", 7, 2) == []
+    assert read.read("t", 7, 2, 10**6) == []
 
 
 def test_the_time_of_the_append_is_that_of_every_record():
     read = reader([SimpleRecord(1), SimpleRecord(2)], timestamp_type=LOG_APPEND_TIME, max_timestamp=99)
-    assert [record.timestamp_ms for record in read.read("t", 0, 9)] == [99, 99]
+    assert [record.timestamp_ms for record in read.read("t", 0, 9, 10**6)] == [99, 99]
 
 
 def test_bytes_behind_the_last_record_are_an_error():
     batch = RecordBatch(b"".join(encode_batch([SimpleRecord(1, None, b"v")])))
     read = BatchReader(batch, bytes(batch.buffer[BATCH_HEADER_SIZE:]) + b"x", 0)
     with pytest.raises(ProtocolError, match="before the end of its body"):
-        read.read("t", 0, 9)
+        read.read("t", 0, 9, 10**6)
