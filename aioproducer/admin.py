@@ -233,6 +233,10 @@ class Admin(TransactionAdmin, GroupAdmin):
         if self._client is None:
             self._client = make_client(self._config, asyncio.get_running_loop(), self._connector, self.log)
 
+    def _start_with(self, make: Callable[[ProducerConfig, Connector], BrokerClient]) -> None:
+        """Start with a client that ``make`` returns: that of a ``Reader``, whose fetches use the same metadata."""
+        self._client = make(self._config, self._connector)
+
     async def close(self) -> None:
         """Close all connections."""
         client, self._client = self._client, None

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from aioproducer._client.factory import node_settings
 from aioproducer._common.client_log import ClientLog
+from aioproducer.config import ProducerConfig
 from aioproducer.config.consumer import ConsumerConfig
 from aioproducer.config.consumer_keys import reset_duration_ms
 from aioproducer.core.fetching.fetcher import FetcherSettings
@@ -35,19 +36,32 @@ def make_clients(
     config: ConsumerConfig, loop: asyncio.AbstractEventLoop, connector: Connector, random: Random, log: ClientLog
 ) -> Clients:
     """Return the clients of a consumer; ``control`` requests the metadata of both."""
+    return connect(config.connection, loop, connector, random, log, may_create_topics=config.allow_auto_create_topics)
+
+
+def connect(
+    config: ProducerConfig,
+    loop: asyncio.AbstractEventLoop,
+    connector: Connector,
+    random: Random,
+    log: ClientLog,
+    *,
+    may_create_topics: bool,
+) -> Clients:
+    """As ``make_clients``, from the keys about connections."""
     metadata = ClusterMetadata(
-        config.connection.bootstrap_addresses,
+        config.bootstrap_addresses,
         random=random,
         retry_backoff_ms=config.retry_backoff_ms,
         retry_backoff_max_ms=config.retry_backoff_max_ms,
         metadata_max_age_ms=config.metadata_max_age_ms,
         metadata_max_idle_ms=_NEVER_IDLE_MS,
-        metadata_recovery_strategy=config.connection.metadata_recovery_strategy,
-        metadata_recovery_rebootstrap_trigger_ms=config.connection.metadata_recovery_rebootstrap_trigger_ms,
-        allow_auto_topic_creation=config.allow_auto_create_topics,
+        metadata_recovery_strategy=config.metadata_recovery_strategy,
+        metadata_recovery_rebootstrap_trigger_ms=config.metadata_recovery_rebootstrap_trigger_ms,
+        allow_auto_topic_creation=may_create_topics,
     )
     # One login: a token is fetched once for all connections.
-    settings = node_settings(config.connection, loop, random, log)
+    settings = node_settings(config, loop, random, log)
     control, fetch = (BrokerClient(loop, metadata, connector, settings, random=random) for _ in range(2))
     control.on_change = fetch.apply_change
     return Clients(control, fetch)

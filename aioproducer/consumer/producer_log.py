@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from aioproducer._client.transaction_admin import ask_leader
 from aioproducer.admin import Admin
-from aioproducer.consumer.fetching import TOPIC_IDS_FROM, answers
+from aioproducer.core.fetching.fetcher import TOPIC_IDS_FROM
 from aioproducer.errors import ProtocolError, UnknownTopicOrPartitionError, broker_error
 from aioproducer.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from aioproducer.record import TopicPartition
@@ -100,7 +100,7 @@ async def fetch_of_producer(
         response = await admin.client.request(request, node_id=node_id, highest=highest, timeout=timeout)
         if response.error_code:
             raise broker_error(response.error_code)
-        data = answers(response).get(partition)
+        data = next((each for found in response.responses for each in found.partitions), None)
         if data is None:
             raise UnknownTopicOrPartitionError()
         if data.error_code:

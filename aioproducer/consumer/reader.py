@@ -1,20 +1,17 @@
-"""``Reader``: the records of a topic's partitions, from where to where the caller says.
+"""``Reader``: the records of a topic's partitions, between two positions.
 
-There is no group and nothing is committed: whoever reads knows the positions. Each leader has one long poll open at a
-time; while its answer is handed on, the next is under way, and no more than that is in memory.
+A face of the consumer's fetcher: without a group and without commits, for one topic, with ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime
-from itertools import repeat
 from random import Random
-from time import perf_counter
 from types import TracebackType
-from typing import Literal, Self, TypeAlias, Unpack
+from typing import Literal, NamedTuple, Self, TypeAlias, Unpack
 
 from aioproducer import config as configuration
 from aioproducer._common.client_log import ClientLog
@@ -26,40 +23,49 @@ from aioproducer.admin import (
     OffsetSpec,
     partition_count,
 )
-from aioproducer.consumer.fetching import FetchLimits, Found, Progress, answers, fetch_request, take
+from aioproducer.config import ProducerConfig
+from aioproducer.consumer.connections import Clients, connect
+from aioproducer.consumer.decoding import RecordDecoder
+from aioproducer.consumer.driver import SESSION_END_TIMEOUT, FetchDriver
+from aioproducer.core.fetching.fetcher import OFFSET_OUT_OF_RANGE, Fetcher, FetcherSettings
+from aioproducer.core.fetching.partition import AssignedPartition, FetchPosition, FetchState
 from aioproducer.core.fetching.records import ConsumerRecord
-from aioproducer.core.metadata.cluster import NO_LEADER
-from aioproducer.core.requests.retry import Attempts, ExponentialBackoff
+from aioproducer.core.fetching.reset import NONE
+from aioproducer.core.requests.retry import ExponentialBackoff
 from aioproducer.errors import (
-    KafkaError,
-    LeaderNotAvailableError,
-    ProtocolError,
+    LogTruncationError,
+    NoOffsetForPartitionError,
     UnknownTopicOrPartitionError,
-    broker_error,
     error_class,
 )
 from aioproducer.io.client import BrokerClient
-from aioproducer.protocol.messages.fetch import FetchResponse, PartitionData
+from aioproducer.record import TopicPartition
 from aioproducer.transport.base import Connector
 
 Position: TypeAlias = Literal["beginning", "end"] | int | datetime
 """A place in a partition: its first record, behind its last one, an offset, or the first record not older than a time
 (a naive one is local time)."""
 
-OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC_OR_PARTITION = UnknownTopicOrPartitionError.code
 
 MAX_BYTES = 8 * 1024 * 1024
 PARTITION_MAX_BYTES = 1024 * 1024
 MAX_WAIT_MS = 500
+BUFFERED_RESPONSES = 8
+"""The memory of a Reader, in responses of ``max_bytes``."""
+
+SLICE = 500
+"""The most records of one list."""
 
 _SPECS: Mapping[str, OffsetSpec] = {"beginning": "earliest", "end": "latest"}
 
-# How long records are decoded between two turns for others, in seconds, and how many at a time.
-LONGEST_TURN = 0.0005
-SLICE = 500
-# No batch may become larger than this when it is decompressed.
-LARGEST_BATCH = 256 * 1024 * 1024
+
+class FetchLimits(NamedTuple):
+    """How much a response may contain, in bytes, and how long it may wait for the first byte."""
+
+    max_wait_ms: int
+    max_bytes: int
+    partition_max_bytes: int
 
 
 class Reader:
@@ -161,7 +167,6 @@ class Reader:
         limits: FetchLimits,
     ) -> None:
         self._admin = admin
-        # Connections and metadata are the Admin's.
         self._log = admin.log = ClientLog("Consumer", admin.client_id)
         self._topic = topic
         self._wanted = None if partitions is None else sorted(set(partitions))
@@ -176,18 +181,18 @@ class Reader:
         self._stop_at = stop
         self._timeout = timeout
         self._limits = limits
-        self._random = Random()
-        self._started = False
-        self._progress: list[Progress] = []
-        self._tasks: dict[asyncio.Task[FetchResponse], list[Progress]] = {}
-        self._renewal: asyncio.Task[None] | None = None
-        # What has been fetched and not handed on yet: batches, those of the batch that comes first, and of these what
-        # `anext` has left. A caller who is cancelled, or gives an iteration up, loses nothing of it.
-        self._found: deque[Found] = deque()
-        self._slices_of_first: Iterator[list[ConsumerRecord]] | None = None
-        self._left: Iterator[ConsumerRecord] = iter(())
-        self._iterated = False
-        self._turn_began = 0.0
+        self._is_running = False
+        self._is_iterated = False
+        self._closing: asyncio.Task[None] | None = None
+        self._clients: Clients
+        self._fetcher: Fetcher
+        self._driver: FetchDriver
+        self._decoder: RecordDecoder
+        # Partitions whose position is an offset that the caller named: no other position replaces it.
+        self._explicit: frozenset[int] = frozenset()
+        # By partition: the offset behind what was fetched, and that before which reading ends.
+        self._positions: dict[int, int] = {}
+        self._stops: dict[int, int | None] = {}
 
     # Life
 
@@ -198,18 +203,43 @@ class Reader:
             NoSuchTopicError: there is no such topic or partition.
             KafkaError: the cluster refuses, or does not answer in time.
         """
-        await self._admin.start()
+        if self._is_running:
+            return
+        loop = asyncio.get_running_loop()
+        random = Random()
+        self._admin._start_with(lambda config, connector: self._connect(loop, config, connector, random))
         try:
             await self._find_positions()
         except BaseException:
-            await self._admin.close()
+            try:
+                await self._clients.fetch.close()
+            finally:
+                await self._admin.close()
             raise
-        self._started = True
+        self._start_fetching(loop, random)
+
+    def _connect(
+        self, loop: asyncio.AbstractEventLoop, config: ProducerConfig, connector: Connector, random: Random
+    ) -> BrokerClient:
+        self._clients = connect(config, loop, connector, random, self._log, may_create_topics=False)
+        self._settings = FetcherSettings(
+            min_bytes=1,
+            max_wait_ms=self._limits.max_wait_ms,
+            max_bytes=self._limits.max_bytes,
+            max_partition_bytes=self._limits.partition_max_bytes,
+            buffer_bytes=BUFFERED_RESPONSES * self._limits.max_bytes,
+            isolation_level=ISOLATION_LEVELS[self._isolation_level],
+            check_crcs=True,
+            reset=NONE,
+            rack="",
+            retry_backoff=ExponentialBackoff(100, 1000),
+            metadata_max_age=config.metadata_max_age_ms / 1000,
+        )
+        return self._clients.control
 
     async def _find_positions(self) -> None:
-        client = self._admin.client
         # From here on the topic is in use, and its leaders are known.
-        count = await partition_count(client, self._topic, self._timeout)
+        count = await partition_count(self._clients.control, self._topic, self._timeout)
         wanted = list(range(count)) if self._wanted is None else self._wanted
         beyond = [partition for partition in wanted if not 0 <= partition < count]
         if beyond:
@@ -218,22 +248,13 @@ class Reader:
             )
         starts = {partition: _at(self._start_at, partition, "beginning") for partition in wanted}
         stops = {partition: _at(self._stop_at, partition, None) for partition in wanted}
-        first = await self._resolve(starts)
-        last = await self._resolve(stops)
-        backoff = ExponentialBackoff(100, 1000)
-        self._progress = [
-            Progress(
-                partition,
-                first[partition],
-                last.get(partition),
-                Attempts(backoff, self._random),
-                explicit=isinstance(starts[partition], int),
-            )
-            for partition in wanted
-        ]
+        self._explicit = frozenset(partition for partition, start in starts.items() if isinstance(start, int))
+        self._positions = await self._resolve(starts)
+        found = await self._resolve(stops)
+        self._stops = {partition: found.get(partition) for partition in wanted}
 
     async def _resolve(self, positions: Mapping[int, Position | None]) -> dict[int, int]:
-        """The offset of each position that there is."""
+        """Return the offset of each position that there is."""
         found = {partition: position for partition, position in positions.items() if isinstance(position, int)}
         specs: dict[int, OffsetSpec] = {}
         for partition, position in positions.items():
@@ -245,16 +266,35 @@ class Reader:
             found.update(await self._admin.list_offsets(self._topic, specs, isolation_level=self._isolation_level))
         return found
 
+    def _start_fetching(self, loop: asyncio.AbstractEventLoop, random: Random) -> None:
+        self._fetcher = Fetcher(self._settings, self._clients.control.metadata, random, self._log)
+        self._driver = FetchDriver(loop, self._fetcher, self._clients, self._timeout, time.time, self._log, None)
+        self._decoder = RecordDecoder(loop, self._fetcher, None, None, None, self._driver.wake)
+        names = [TopicPartition(self._topic, partition) for partition in self._stops]
+        self._fetcher.assign(names, loop.time())
+        for name in names:
+            self._fetcher.partitions[name].stop = self._stops[name.partition]
+            self._fetcher.seek(name, FetchPosition(self._positions[name.partition]))
+        self._is_running = True
+        self._driver.wake()
+
     async def close(self) -> None:
-        """End every connection; what was not handed on is dropped, and whoever waits for a record comes to the end."""
-        self._started = False
-        tasks = [*self._tasks, *([] if self._renewal is None else [self._renewal])]
-        self._tasks.clear()
-        self._renewal = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._admin.close()
+        """End every connection. Records that were not returned are dropped; a call that waits for them ends."""
+        if self._is_running:
+            self._is_running = False
+            self._closing = asyncio.get_running_loop().create_task(self._close(), name="aioproducer-reader-close")
+        if self._closing is not None:
+            # Cancelling this call does not stop the closing.
+            await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self._note_positions()
+        try:
+            await self._driver.close(SESSION_END_TIMEOUT)
+        finally:
+            await self._decoder.close()
+            self._fetcher.assign((), asyncio.get_running_loop().time())
+            await self._admin.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -268,12 +308,19 @@ class Reader:
     # Asking
 
     def positions(self) -> dict[int, int]:
-        """By partition, the offset behind what has been fetched; some of that may not have been handed on yet."""
-        return {each.partition: each.position for each in self._progress}
+        """Return by partition the offset behind what was fetched; some of that may not have been returned yet."""
+        if self._is_running:
+            self._note_positions()
+        return dict(self._positions)
+
+    def _note_positions(self) -> None:
+        for name, each in self._fetcher.partitions.items():
+            if each.fetch_position is not None:
+                self._positions[name.partition] = each.fetch_position.offset
 
     def stops(self) -> dict[int, int | None]:
-        """By partition, the offset before which reading ends."""
-        return {each.partition: each.stop for each in self._progress}
+        """Return by partition the offset before which reading ends."""
+        return dict(self._stops)
 
     # Reading
 
@@ -281,242 +328,144 @@ class Reader:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        for record in self._left:
-            return record
-        if not self._iterated:
+        if self._is_running:
+            record = self._fetcher.records.next_one()
+            if record is not None:
+                return record
+        if not self._is_iterated:
             self._check_started()
-            self._iterated = True
-        records = await self._next_records()
-        if records is None:
-            raise StopAsyncIteration
-        self._left = iter(records)
-        return next(self._left)
+            self._is_iterated = True
+        while await self._wait_ready():
+            record = self._fetcher.records.next_one()
+            if record is not None:
+                return record
+        raise StopAsyncIteration
 
     async def batches(self) -> AsyncIterator[list[ConsumerRecord]]:
-        """The records, some at a time; all of one list are of one partition.
+        """Return the records, some at a time; all of one list are of one partition.
 
-        Whoever stops in the middle, or is cancelled, may go on later, here or record by record: with what comes behind
-        the last that was handed on.
+        A cancelled or abandoned iteration loses none: another one, or ``anext``, continues behind the last list.
 
         Raises:
-            OffsetOutOfRangeError: an offset that was asked for is not there.
-            ProtocolError: a batch is corrupt.
+            OffsetOutOfRangeError: the partition does not have the offset to begin at.
+            CorruptBatchError: a batch cannot be read.
+            LogTruncationError: records before the position were lost by an unclean election.
+            NoSuchTopicError: the topic was deleted.
             RuntimeError: the Reader is not started, or closed.
-            KafkaError: the cluster refuses, or nothing can be had of it for longer than the timeout.
+            KafkaError: the cluster refuses, or nothing can be read for longer than the timeout.
         """
         self._check_started()
-        left, self._left = list(self._left), iter(())
-        if left:
-            yield left
-        while (records := await self._next_records()) is not None:
-            yield records
+        while await self._wait_ready():
+            records = self._fetcher.records.take_run(SLICE)
+            if records:
+                yield records
 
     def _check_started(self) -> None:
-        if not self._started:
+        if not self._is_running:
             raise RuntimeError("the Reader is not started: use it inside `async with Reader(...)`")
 
-    async def _next_records(self) -> list[ConsumerRecord] | None:
-        """Some records of one partition, never none; ``None`` where all have been handed on."""
-        if perf_counter() - self._turn_began > LONGEST_TURN:
-            await asyncio.sleep(0)
-            self._turn_began = perf_counter()
-        while self._started:
-            if self._slices_of_first is not None:
-                try:
-                    records = next(self._slices_of_first, None)
-                except KafkaError as error:
-                    # What is behind it in the batch cannot be had, and must not be passed over.
-                    self._slices_of_first = _raising(error)
-                    raise
-                if records is not None:
-                    return records
-                self._slices_of_first = None
-            # The next poll is under way while these are handed on.
-            left = self._begin_fetches()
-            if self._found:
-                self._slices_of_first = self._slices(self._found.popleft())
-            elif not left:
-                return None
-            else:
-                await self._take_answers()
-                self._turn_began = perf_counter()
+    async def _wait_ready(self) -> bool:
+        """Wait until records are ready; return False at the end, and if the Reader was closed.
+
+        Between the last look at the fetcher and the wait nothing else runs: no news are missed.
+        """
+        while self._is_running:
+            if await self._decoder.prepare(SLICE):
+                return True
+            if self._unassign_finished():
+                return False
+            error = self._driver.take_error()
+            if error is not None:
+                raise error
+            refused = self._first_failed()
+            if refused is not None:
+                await self._go_on_after(refused)
+                continue
+            self._raise_lasting_failure()
+            await self._driver.wait(None)
+            self._decoder.turn_begins()
+        return False
+
+    def _unassign_finished(self) -> bool:
+        """Request nothing more of partitions that were read to their end; return whether all were."""
+        self._note_positions()
+        partitions = self._fetcher.partitions
+        left = [name for name, each in partitions.items() if not each.is_finished]
+        if len(left) < len(partitions):
+            self._fetcher.assign(left, asyncio.get_running_loop().time())
+            self._driver.wake()
+        return not left
+
+    def _first_failed(self) -> AssignedPartition | None:
+        for partition in self._fetcher.partitions.values():
+            if partition.state is FetchState.FAILED and not (partition.buffered or partition.ready):
+                return partition
         return None
 
-    def _slices(self, found: Found) -> Iterator[list[ConsumerRecord]]:
-        topic, partition, stop = self._topic, found.progress.partition, found.progress.stop
-        records: list[ConsumerRecord] = []
-        epoch = found.batch.partition_leader_epoch
-        leader_epoch = epoch if epoch >= 0 else None
-        for offset, timestamp_ms, _, key, value, headers in found.batch.records(LARGEST_BATCH):
-            if offset < found.first:
-                continue
-            if stop is not None and offset >= stop:
-                break
-            records.append(ConsumerRecord(topic, partition, offset, timestamp_ms, key, value, headers, leader_epoch))
-            if len(records) >= SLICE:
-                yield records
-                records = []
-        if records:
-            yield records
-
-    # Fetching
-
-    def _begin_fetches(self) -> bool:
-        """Ask each leader that nothing is asked of; whether there is anything left to read."""
-        client = self._admin.client
-        now = asyncio.get_running_loop().time()
-        by_leader: dict[int, list[Progress]] = {}
-        busy: set[int] = set()
-        left = False
-        for progress in self._progress:
-            if progress.finished:
-                continue
-            left = True
-            leader = client.leader(self._topic, progress.partition)
-            if progress.in_flight:
-                busy.add(leader)
-            elif progress.attempts.delay(now) == 0:
-                by_leader.setdefault(leader, []).append(progress)
-        for leader, progresses in by_leader.items():
-            if leader == NO_LEADER:
-                for progress in progresses:
-                    error = LeaderNotAvailableError(
-                        f"Partition {progress.partition} of topic {self._topic} has no leader at present."
-                    )
-                    self._note_failure(progress, error)
-            elif leader not in busy:
-                self._fetch(client, leader, progresses)
-        return left or bool(self._tasks)
-
-    def _fetch(self, client: BrokerClient, leader: int, progresses: list[Progress]) -> None:
-        topic = client.metadata.topic(self._topic)
-        topic_id = None if topic is None else topic.topic_id
-        request, highest = fetch_request(self._topic, topic_id, progresses, self._limits, self._isolation_level)
-        timeout = self._timeout + self._limits.max_wait_ms / 1000
-        coroutine = client.request(request, node_id=leader, highest=highest, timeout=timeout)
-        task = asyncio.get_running_loop().create_task(coroutine, name=f"aioproducer-fetch-{leader}")
-        for progress in progresses:
-            progress.in_flight = True
-        self._tasks[task] = progresses
-
-    async def _take_answers(self) -> None:
-        """Find what the next answers bring; nothing where some have failed, or time makes others due.
+    async def _go_on_after(self, partition: AssignedPartition) -> None:
+        """Continue where the first offset is, if the position was deleted.
 
         Raises:
-            KafkaError: as ``batches``.
+            KafkaError: that of the partition.
         """
-        now = asyncio.get_running_loop().time()
-        waits = [each.attempts.delay(now) for each in self._progress if not (each.finished or each.in_flight)]
-        waiting: set[asyncio.Task[FetchResponse] | asyncio.Task[None]] = {*self._tasks}
-        if self._renewal is not None:
-            waiting.add(self._renewal)
-        timeout = min((wait for wait in waits if wait > 0), default=None)
-        if waiting:
-            await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        elif timeout is not None:
-            await asyncio.sleep(timeout)
-        if self._renewal is not None and self._renewal.done():
-            renewal, self._renewal = self._renewal, None
-            try:
-                renewal.result()
-            except KafkaError as error:
-                # As long as fetching fails it is asked again; what fetching met says more in the end.
-                if not error.retriable:
-                    raise
-                self._log.info("Metadata of topic %s: %s", self._topic, error)
-            code = self._admin.client.metadata.topic_error(self._topic)
-            if code == UNKNOWN_TOPIC_OR_PARTITION:
-                raise NoSuchTopicError(f"Topic {self._topic!r} was deleted.")
-        for task in [task for task in self._tasks if task.done()]:
-            progresses = self._tasks.pop(task, [])
-            for progress in progresses:
-                progress.in_flight = False
-            await self._answered(task, progresses)
-
-    async def _answered(self, task: asyncio.Task[FetchResponse], progresses: list[Progress]) -> None:
-        try:
-            response = task.result()
-            if response.error_code:
-                raise broker_error(response.error_code)
-        except KafkaError as error:
-            for progress in progresses:
-                self._note_failure(progress, error)
+        error = partition.error
+        if isinstance(error, error_class(OFFSET_OUT_OF_RANGE)):
+            await self._find_again(partition)
             return
-        by_partition = answers(response)
-        for progress in progresses:
-            data = by_partition.get(progress.partition)
-            if data is None:
-                self._note_failure(progress, UnknownTopicOrPartitionError())
-            elif data.error_code == OFFSET_OUT_OF_RANGE:
-                await self._find_again(progress)
-            elif data.error_code:
-                self._note_failure(progress, broker_error(data.error_code))
-            else:
-                progress.succeeded()
-                self._take(progress, data)
-
-    def _take(self, progress: Progress, data: PartitionData) -> None:
-        try:
-            found = list(take(progress, data))
-        except ProtocolError as error:
-            raise ProtocolError(
-                f"Partition {progress.partition} of topic {self._topic} cannot be read at offset "
-                f"{progress.position}: {error}"
+        position = None if partition.position is None else partition.position.offset
+        if isinstance(error, LogTruncationError):
+            raise LogTruncationError(
+                f"The log of partition {partition.name} was truncated before the position {position}, by an unclean "
+                "election: records that were read are lost. Open another Reader where to go on."
             ) from error
-        if found:
-            # Its turn comes after that of the others: an answer has room for some partitions only.
-            self._progress.remove(progress)
-            self._progress.append(progress)
-            self._found += found
+        if isinstance(error, NoOffsetForPartitionError):
+            raise NoSuchTopicError(f"Topic {self._topic!r} was deleted, and created again.") from error
+        self._driver.wake()
+        raise self._fetcher.take_error(partition, asyncio.get_running_loop().time())
 
-    def _note_failure(self, progress: Progress, error: KafkaError) -> None:
-        """Try again after a while, with what metadata says then.
+    def _raise_lasting_failure(self) -> None:
+        if self._clients.control.metadata.topic_error(self._topic) == UNKNOWN_TOPIC_OR_PARTITION:
+            raise NoSuchTopicError(f"Topic {self._topic!r} was deleted.")
+        for partition in self._fetcher.partitions.values():
+            if partition.failure is not None and partition.failing_for >= self._timeout:
+                raise partition.failure.fresh()
 
-        Raises:
-            KafkaError: it makes no sense, or has been tried for too long.
-        """
-        if not error.retriable:
-            raise error
-        failing = progress.failed(asyncio.get_running_loop().time())
-        if failing >= self._timeout:
-            raise error
-        self._log.info("Partition %d of topic %s: %s", progress.partition, self._topic, error)
-        if self._renewal is None:
-            self._renewal = asyncio.get_running_loop().create_task(
-                self._admin.client.renew_metadata(self._timeout), name="aioproducer-reader-metadata"
-            )
-
-    async def _find_again(self, progress: Progress) -> None:
-        """The offset is not there (any more): go on with the first one, where nobody asked for that very offset.
+    async def _find_again(self, partition: AssignedPartition) -> None:
+        """Continue at the first offset, unless the caller named the one that was refused.
 
         Raises:
-            OffsetOutOfRangeError: somebody did, or the offset is beyond the end.
+            OffsetOutOfRangeError: the caller named the offset, or it is behind the end.
+            KafkaError: the cluster refuses, or does not answer in time.
         """
-        partition = progress.partition
-        earliest = (await self._admin.list_offsets(self._topic, {partition: "earliest"}))[partition]
-        latest = (await self._admin.list_offsets(self._topic, {partition: "latest"}))[partition]
-        if progress.explicit or progress.position > latest:
+        assert partition.position is not None
+        index, position = partition.name.partition, partition.position.offset
+        earliest = (await self._admin.list_offsets(self._topic, {index: "earliest"}))[index]
+        latest = (await self._admin.list_offsets(self._topic, {index: "latest"}))[index]
+        if index in self._explicit or position > latest:
             raise error_class(OFFSET_OUT_OF_RANGE)(
-                f"Partition {partition} of topic {self._topic} has no offset {progress.position}: it has "
-                f"{earliest} to {latest}."
+                f"Partition {index} of topic {self._topic} has no offset {position}: it has {earliest} to {latest}."
             )
-        self._log.warning(
-            "Partition %d of topic %s: offsets %d to %d were deleted before they could be read",
-            partition,
-            self._topic,
-            progress.position,
-            earliest - 1,
-        )
-        progress.position = max(earliest, progress.position)
-
-
-def _raising(error: KafkaError) -> Iterator[list[ConsumerRecord]]:
-    """Raises it whenever asked."""
-    return map(_raise, repeat(error))
-
-
-def _raise(error: KafkaError) -> list[ConsumerRecord]:
-    raise error.fresh()
+        if self._fetcher.partitions.get(partition.name) is not partition:
+            # The Reader was closed.
+            return
+        if earliest > position:
+            self._log.warning(
+                "Partition %d of topic %s: offsets %d to %d were deleted before they could be read",
+                index,
+                self._topic,
+                position,
+                earliest - 1,
+            )
+        error = partition.error
+        self._fetcher.seek(partition.name, FetchPosition(max(earliest, position)))
+        if earliest <= position and error is not None:
+            # The leader is behind another replica: it will have the offset.
+            now = asyncio.get_running_loop().time()
+            partition.failed(error, now)
+            partition.attempts.failed(now)
+            self._raise_lasting_failure()
+        # The lookups may have taken the place of the driver's requests for metadata.
+        self._driver.wake()
 
 
 def _at(

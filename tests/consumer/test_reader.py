@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from aioproducer.admin import NoSuchTopicError
-from aioproducer.consumer import Reader
+from aioproducer.consumer import Reader, decoding
+from aioproducer.core.fetching import buffer
 from aioproducer.errors import (
     ConfigurationError,
     KafkaStorageError,
@@ -238,7 +239,7 @@ async def test_a_partition_without_a_leader_is_an_error_only_after_the_timeout()
             for _ in range(10):
                 await anext(reader)
             await cluster.kill(leader)
-            with pytest.raises(error_class(5), match="Partition 0 of topic a has no leader at present"):
+            with pytest.raises(error_class(5), match="Partition a-0 has no leader at present"):
                 await anext(reader)
 
 
@@ -275,6 +276,51 @@ async def test_a_topic_deleted_while_it_is_read_raises():
                     pass
 
 
+async def test_a_topic_created_again_while_it_is_read_raises():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster)
+        async with reader_of(cluster, stop=None) as reader:
+            for _ in range(10):
+                await anext(reader)
+            cluster.recreate_topic("a")
+            with pytest.raises(NoSuchTopicError, match="Topic 'a' was deleted"):
+                await anext(reader)
+
+
+async def test_the_end_is_reached_where_compaction_left_nothing_before_it():
+    """Nothing is before the end, and an open transaction behind it: ``read_committed`` returns no batch at all."""
+    async with EmbeddedCluster(transport="memory") as cluster:
+        cluster.create_topic("a", 2)
+        async with cluster.producer() as producer:
+            for number in range(6):
+                producer.send("a", b"%d" % number, partition=number % 2)
+            await producer.flush()
+        async with cluster.producer(transactional_id="t") as producer:
+            await producer.init_transactions()
+            await producer.begin_transaction()
+            producer.send("a", b"open", partition=0)
+            await producer.flush()
+            log = cluster.broker_cluster.brokers[1].replicas.leader("a", 0).log
+            log.read_committed = lambda *args, **options: ((), ())
+            async with asyncio.timeout(60):
+                async with reader_of(cluster, isolation_level="read_committed") as reader:
+                    assert reader.stops() == {0: 3, 1: 3}
+                    assert [int(record.value) async for record in reader] == [1, 3, 5]
+                    assert reader.positions() == {0: 3, 1: 3}
+            await producer.abort_transaction()
+
+
+async def test_many_readers_to_the_end_end_while_decoding_yields(monkeypatch):
+    """A wake-up during the decoder's turn for others was lost, and the Reader waited for ever."""
+    monkeypatch.setattr(decoding, "LONGEST_TURN", 0.0)
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster, 300, 3, batch_size=300)
+        async with asyncio.timeout(60):
+            for size in (300, 1000, 100_000):
+                async with reader_of(cluster, max_bytes=size, partition_max_bytes=size) as reader:
+                    assert sorted([int(record.value) async for record in reader]) == list(range(300))
+
+
 async def test_an_offset_out_of_range_raises():
     async with EmbeddedCluster(transport="memory") as cluster:
         await fill(cluster)
@@ -301,18 +347,18 @@ async def test_records_deleted_meanwhile_are_skipped_with_a_warning(caplog):
 async def test_a_corrupt_batch_raises(monkeypatch):
     async with EmbeddedCluster(transport="memory") as cluster:
         await fill(cluster)
-        from aioproducer.consumer import fetching
-
-        whole = fetching.iter_batches
+        whole = buffer.iter_batches
 
         def torn(data):
             damaged = bytearray(data)
             damaged[-1] ^= 1
             return whole(damaged)
 
-        monkeypatch.setattr(fetching, "iter_batches", torn)
-        with pytest.raises(ProtocolError, match=r"Partition 0 of topic a cannot be read at offset 0: .*corrupt"):
-            await values(reader_of(cluster))
+        monkeypatch.setattr(buffer, "iter_batches", torn)
+        async with reader_of(cluster) as reader:
+            for _ in range(2):
+                with pytest.raises(ProtocolError, match=r"Partition a-0 cannot be read at offset 0: .*corrupt"):
+                    await anext(reader)
 
 
 async def test_closing_the_reader_ends_a_waiting_iteration():

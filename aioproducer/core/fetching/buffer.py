@@ -126,6 +126,9 @@ class FetchedBatches:
             self._last_opened = batch
             if batch.last_offset < self.first:
                 continue
+            stop = self.partition.stop
+            if stop is not None and batch.base_offset >= stop:
+                break
             if self._check_crcs:
                 batch.validate()
             is_dropped = self._aborted is not None and self._aborted.drops(batch)
@@ -154,7 +157,7 @@ class FetchedBatches:
         """Set the decompressed body of the open batch."""
         assert self.batch is not None
         assert self.reader is None
-        self.reader = BatchReader(self.batch, body, self.first)
+        self.reader = BatchReader(self.batch, body, self.first, self.partition.stop)
         self._body_size = len(body)
         self._buffer.decoded += self._body_size
 

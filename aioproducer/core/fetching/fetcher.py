@@ -18,6 +18,7 @@ from aioproducer.core.requests.retry import Attempts, ExponentialBackoff
 from aioproducer.errors import (
     CorruptBatchError,
     KafkaError,
+    LeaderNotAvailableError,
     NoOffsetForPartitionError,
     ProtocolError,
     TopicAuthorizationError,
@@ -251,6 +252,7 @@ class Fetcher:
         return (
             partition.state is FetchState.FETCHING
             and not partition.is_paused
+            and not partition.is_fetched
             and partition.in_flight == NO_LEADER
             and partition.attempts.retry_at <= now
         )
@@ -263,7 +265,7 @@ class Fetcher:
                 continue
             node_id = partition.fetch_node(now)
             if node_id == NO_LEADER:
-                self.metadata.request_update(now, f"{partition.name} has no leader")
+                self.without_leader(partition, now)
                 continue
             fetchable[node_id] = fetchable.get(node_id, True) and not self.is_full(partition)
         nodes = [
@@ -272,6 +274,11 @@ class Fetcher:
             if may_fetch and node_id not in self._in_flight and self._delay(node_id, now) == 0
         ]
         return nodes if nodes and self._request_bytes(now) > 0 else []
+
+    def without_leader(self, partition: AssignedPartition, now: float) -> None:
+        """Request metadata for a partition whose leader is unknown."""
+        partition.failed(LeaderNotAvailableError(f"Partition {partition.name} has no leader at present."), now)
+        self.metadata.request_update(now, f"{partition.name} has no leader")
 
     def _request_bytes(self, now: float) -> int:
         """Return the ``max_bytes`` of the next request, 0 if it must wait for room in the buffer.
@@ -387,6 +394,7 @@ class Fetcher:
         for name in plan.revisions:
             partition = self.partitions.get(name)
             if partition is not None:
+                partition.failed(error, now)
                 partition.forget_read_replica()
         self.metadata.request_update(now, f"a fetch from broker {plan.node_id} failed: {error}")
 
@@ -400,6 +408,9 @@ class Fetcher:
         if response.error_code:
             error = broker_error(response.error_code)
             self.log.info("Fetch from broker %d: %s", plan.node_id, error)
+            for key in plan.revisions:
+                if key in self.partitions:
+                    self.partitions[key].failed(error, now)
             if not error.retriable and not error.refresh_metadata:
                 self._fail_all(plan, error)
             elif error.refresh_metadata:
@@ -409,7 +420,9 @@ class Fetcher:
             )
             return change
         self._node_attempts.pop(plan.node_id, None)
-        memory = FetchedResponse(self.buffer, _size(response))
+        size = _size(response)
+        memory = FetchedResponse(self.buffer, size)
+        refused: set[TopicPartition] = set()
         for topic, name in zip(response.responses, names, strict=True):
             for data in topic.partitions:
                 key = None if name is None else TopicPartition(name, data.partition_index)
@@ -421,11 +434,37 @@ class Fetcher:
                     partition is not None and partition.revision == revision and _expects(partition, plan.offsets[key])
                 ):
                     self._take(partition, data, plan, memory, now)
+                    if data.error_code:
+                        refused.add(key)
                     if data.error_code in _LEADER_MOVED:
                         change.add(self._apply_hint(key, data, response.node_endpoints, now))
+        # An incremental session leaves out the partitions that have no news.
+        served = [partition for partition in self._answered(plan) if partition.name not in refused]
+        for partition in served:
+            partition.succeeded()
+        if not size and not response.throttle_time_ms:
+            self._nothing_fetched(plan, served, now)
         if change:
             self.refresh_leaders(now)
         return change
+
+    def _answered(self, plan: PlannedFetch) -> list[AssignedPartition]:
+        """Return the partitions of a request whose response counts."""
+        found = [(self.partitions.get(name), revision) for name, revision in plan.revisions.items()]
+        return [partition for partition, revision in found if partition is not None and partition.revision == revision]
+
+    def _nothing_fetched(self, plan: PlannedFetch, served: Iterable[AssignedPartition], now: float) -> None:
+        """Pass over the offsets before ``stop`` that the node has, and that contain nothing to read.
+
+        Compaction may have removed every batch between the position and an open transaction, behind which
+        ``read_committed`` returns nothing. A response without any batch was not cut off by its limits.
+        """
+        for partition in served:
+            if partition.stop is None or partition.fetch_node(now) != plan.node_id:
+                continue
+            end = partition.last_stable_offset if self.settings.is_committed else partition.high_watermark
+            if end >= partition.stop and _expects(partition, plan.offsets[partition.name]):
+                partition.fetch_position = FetchPosition(partition.stop)
 
     def _fail_all(self, plan: PlannedFetch, error: KafkaError) -> None:
         """Raise an error of a whole request to the caller."""
@@ -495,6 +534,7 @@ class Fetcher:
                 self._out_of_range(partition, plan.offsets[partition.name], now)
             return
         partition.attempts.failed(now)
+        partition.failed(error, now)
         if error.refresh_metadata or code in (UnknownTopicOrPartitionError.code, OFFSET_NOT_AVAILABLE):
             self.log.info("%s", error)
             self.metadata.request_update(now, str(error))

@@ -82,7 +82,7 @@ class PositionLookups:
             if partition.is_looked_up or partition.attempts.delay(now) > 0:
                 continue
             if partition.leader == NO_LEADER:
-                self._fetcher.metadata.request_update(now, f"{partition.name} has no leader")
+                self._fetcher.without_leader(partition, now)
                 continue
             partition.is_looked_up = True
             by_node.setdefault(partition.leader, []).append(partition)
@@ -123,6 +123,7 @@ class PositionLookups:
                 partition.validated()
                 continue
             partition.attempts.failed(now)
+            partition.failed(error, now)
             if not error.retriable:
                 partition.fail(error, is_final=False)
         if not is_unsupported:
@@ -171,6 +172,7 @@ class PositionLookups:
         error = broker_error(code)
         error.args = (f"Partition {partition.name}: {error}",)
         partition.attempts.failed(now)
+        partition.failed(error, now)
         if isinstance(error, TopicAuthorizationError):
             partition.fail(error, is_final=False)
             return

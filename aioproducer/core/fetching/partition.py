@@ -62,11 +62,14 @@ class AssignedPartition:
     """
 
     __slots__ = (
+        "_failing_since",
         "_memory",
         "attempts",
         "buffered",
         "decoded",
         "error",
+        "failing_for",
+        "failure",
         "fetch_position",
         "high_watermark",
         "in_flight",
@@ -88,6 +91,7 @@ class AssignedPartition:
         "resume_state",
         "revision",
         "state",
+        "stop",
         "topic_id",
     )
 
@@ -127,6 +131,13 @@ class AssignedPartition:
         """Prefetched batches."""
         self.ready: deque[ConsumerRecord] = deque()
         """Deserialized records for the caller; a cancelled call leaves them here."""
+        self.stop: int | None = None
+        """The offset before which reading ends; None for ever."""
+        self.failure: KafkaError | None = None
+        """The last error that is tried again, until a request succeeds."""
+        self.failing_for = 0.0
+        """Seconds from the first to the last of these errors."""
+        self._failing_since: float | None = None
         self._memory = memory
         self.decoded = 0
         """Bytes of decoded records, until no decoded record is left."""
@@ -155,6 +166,16 @@ class AssignedPartition:
     def buffered_bytes(self) -> int:
         """Bytes of record batches that wait in the buffer and are not opened yet."""
         return sum([each.left for each in self.buffered])
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether everything before ``stop`` was fetched."""
+        return self.stop is not None and self.fetch_position is not None and self.fetch_position.offset >= self.stop
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether everything before ``stop`` was returned."""
+        return self.is_fetched and not (self.buffered or self.ready)
 
     @property
     def has_position(self) -> bool:
@@ -215,6 +236,18 @@ class AssignedPartition:
         return [self.take_one() for _ in range(limit)]
 
     # Events
+
+    def failed(self, error: KafkaError, now: float) -> None:
+        """Keep an error that is tried again."""
+        self.failure = error
+        if self._failing_since is None:
+            self._failing_since = now
+        self.failing_for = now - self._failing_since
+
+    def succeeded(self) -> None:
+        """Forget the errors before: a request has succeeded."""
+        self.failure = self._failing_since = None
+        self.failing_for = 0.0
 
     def seek(self, position: FetchPosition) -> None:
         """Continue at a position that the caller or the group gave; validate it if its epoch is known."""

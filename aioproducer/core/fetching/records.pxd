@@ -24,15 +24,17 @@ cdef class BatchReader:
     cdef Py_ssize_t _count
     cdef object _epoch
     cdef long long _first
+    cdef long long _stop
     cdef readonly Py_ssize_t place
 
     @cython.locals(
         records=list,
         body=bytes,
         place=Py_ssize_t,
-        stop=Py_ssize_t,
+        end=Py_ssize_t,
         count=Py_ssize_t,
         first="long long",
+        stop="long long",
         base_offset="long long",
         base_timestamp="long long",
         offset="long long",

@@ -8,6 +8,7 @@ from aioproducer.errors import ProtocolError
 from aioproducer.record import HeaderPair
 from aioproducer.wire.record import decode_record
 from aioproducer.wire.record_batch import LOG_APPEND_TIME, RecordBatch
+from aioproducer.wire.varint import INT64_MAX
 
 if TYPE_CHECKING and not TYPE_CHECKING:
     # Read by Cython alone.
@@ -110,13 +111,25 @@ class BatchReader:
     Args:
         body: the records, decompressed.
         first: records before this offset are skipped.
+        stop: neither is a record at this offset read, nor any behind it.
     """
 
-    __slots__ = ("_append_time", "_base_offset", "_base_timestamp", "_body", "_count", "_epoch", "_first", "place")
+    __slots__ = (
+        "_append_time",
+        "_base_offset",
+        "_base_timestamp",
+        "_body",
+        "_count",
+        "_epoch",
+        "_first",
+        "_stop",
+        "place",
+    )
 
-    def __init__(self, batch: RecordBatch, body: bytes, first: int) -> None:
+    def __init__(self, batch: RecordBatch, body: bytes, first: int, stop: int | None = None) -> None:
         self._body = body
         self._first = first
+        self._stop = INT64_MAX if stop is None else stop
         self._count = batch.record_count
         self.place = 0
         """The next record's place in the body."""
@@ -138,14 +151,14 @@ class BatchReader:
             ProtocolError: a record is malformed, or the body does not end with the last record.
         """
         records: list[ConsumerRecord] = []
-        body, place, first = self._body, self.place, self._first
-        stop = place + most_bytes
+        body, place, first, stop = self._body, self.place, self._first, self._stop
+        end = place + most_bytes
         base_offset, base_timestamp, append_time = self._base_offset, self._base_timestamp, self._append_time
         epoch = self._epoch
         count = self._count
         # Without the Python function that is ConsumerRecord's own __new__.
         new = tuple.__new__
-        while count and len(records) < limit and place < stop:
+        while count and len(records) < limit and place < end:
             fields = decode_small_record(body, place)
             if fields is None:
                 offset_delta, timestamp_delta, key, value, headers, place = decode_record(body, place)
@@ -156,6 +169,9 @@ class BatchReader:
             offset = base_offset + offset_delta
             if offset < first:
                 continue
+            if offset >= stop:
+                self.place, self._count = place, 0
+                return records
             timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
             records.append(new(ConsumerRecord, (topic, partition, offset, timestamp, key, value, headers, epoch)))
         if not count and place != len(body):

@@ -112,6 +112,17 @@ class RecordTurns:
                 del self.ready[name]
         return taken
 
+    def take_run(self, limit: int) -> list[ConsumerRecord]:
+        """Return at most ``limit`` ready records of one partition; the position moves behind them."""
+        for name, partition in self.ready.items():
+            records = partition.take(limit)
+            self._outstanding[name] = partition
+            self._only = None
+            if not partition.ready:
+                del self.ready[name]
+            return records
+        return []
+
     def take_one(self) -> ConsumerRecord | None:
         """Return the next ready record; the position moves behind it."""
         for name, partition in self.ready.items():

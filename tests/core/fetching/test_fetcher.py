@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +21,7 @@ from aioproducer.errors import (
     UnsupportedVersionError,
     error_class,
 )
-from aioproducer.protocol.messages.fetch import AbortedTransaction, PartitionData
+from aioproducer.protocol.messages.fetch import AbortedTransaction, FetchResponse, PartitionData
 from aioproducer.protocol.messages.leaders import LeaderIdAndEpoch
 from aioproducer.wire.control_batch import ControlRecordType, encode_control_batch
 from tests.core.fetching_world import FetchingWorld, batch
@@ -235,6 +237,148 @@ def test_aborted_transactions_are_left_out_with_read_committed_only():
     world = FetchingWorld().start()
     world.fetch((0, records()))
     assert world.read() == {0: [0, 1, 2, 3]}
+
+
+def _of(producer_id, base_offset, count=2):
+    return batch(base_offset, count, producer_id=producer_id, producer_epoch=0, base_sequence=0, transactional=True)
+
+
+def _marker(producer_id, offset, control_type):
+    return bytes(
+        encode_control_batch(
+            control_type,
+            coordinator_epoch=0,
+            producer_id=producer_id,
+            producer_epoch=0,
+            timestamp=0,
+            base_offset=offset,
+        )
+    )
+
+
+LOG = (
+    _of(1, 0),
+    _of(2, 2),
+    batch(4, 1),
+    _marker(1, 5, ControlRecordType.ABORT),
+    _of(1, 6),
+    _of(2, 8, 1),
+    _marker(1, 9, ControlRecordType.COMMIT),
+    _marker(2, 10, ControlRecordType.ABORT),
+    _of(1, 11),
+    _marker(1, 13, ControlRecordType.ABORT),
+    _of(1, 14),
+)
+
+
+@pytest.mark.parametrize("order", list(permutations([(1, 0), (2, 2), (1, 11)])))
+@pytest.mark.parametrize("start", [0, 1, 3, 4])
+def test_batches_of_aborted_transactions_are_dropped_however_the_broker_lists_them(order, start):
+    world = FetchingWorld(isolation_level=1, max_partition_bytes=10_000).start(offset=start)
+    aborted = [AbortedTransaction(producer_id=producer_id, first_offset=first) for producer_id, first in order]
+    world.fetch((0, PartitionData(records=memoryview(b"".join(LOG)), aborted_transactions=aborted)))
+    assert world.read() == {0: [4, 6, 7, 14, 15]}
+    assert world.partition().position.offset == 16
+
+
+# The end of reading
+
+
+def ended_at(stop, **options):
+    world = FetchingWorld(**options).start()
+    world.partition().stop = stop
+    return world
+
+
+def test_records_at_the_stop_offset_and_behind_it_are_not_read():
+    world = ended_at(7)
+    world.fetch((0, batch(0) + batch(5)))
+    assert world.read(limit=6) == {0: [0, 1, 2, 3, 4, 5]}
+    assert not world.partition().is_finished
+    assert world.read() == {0: [6]}
+    assert world.read() == {}
+    assert world.partition().is_finished
+    assert world.plan() is None
+    assert (world.fetcher.buffer.used, world.fetcher.buffer.decoded) == (0, 0)
+
+
+def test_batches_behind_the_stop_offset_are_not_checked():
+    torn = bytearray(batch(8))
+    torn[-1] ^= 1
+    world = ended_at(7)
+    # Compaction has removed the records from offset 5 on.
+    world.fetch((0, batch(0) + bytes(torn)))
+    assert world.read() == {0: [0, 1, 2, 3, 4]}
+    assert world.partition().is_finished
+
+
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_the_stop_offset_is_reached_where_compaction_left_nothing_before_it(isolation_level):
+    world = ended_at(7, isolation_level=isolation_level)
+    end = {"last_stable_offset" if isolation_level else "high_watermark": 7}
+    world.fetch((0, PartitionData(records=b"", **end)))
+    assert world.partition().is_finished
+    assert world.plan() is None
+
+
+def test_the_stop_offset_is_reached_by_a_response_of_a_session_without_news():
+    world = ended_at(5)
+    world.fetch((0, batch(0, 3)))
+    world.fetch()
+    assert not world.partition().is_finished
+    world.read()
+    assert world.partition().is_finished
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        PartitionData(records=b"", high_watermark=6, last_stable_offset=6),
+        PartitionData(records=b"", high_watermark=9, last_stable_offset=6),
+        PartitionData(error_code=6, high_watermark=9, last_stable_offset=9),
+        PartitionData(records=b"", high_watermark=9, last_stable_offset=9, preferred_read_replica=2),
+    ],
+    ids=["behind", "open transaction", "refused", "another replica"],
+)
+def test_the_stop_offset_is_not_reached_before_the_node_has_it(data):
+    world = ended_at(7, isolation_level=1)
+    world.fetch((0, data))
+    assert not world.partition().is_finished
+
+
+def test_the_stop_offset_is_not_reached_by_a_response_that_its_limits_cut_off_or_that_was_throttled():
+    world = FetchingWorld(partitions=2).start()
+    for each in world.fetcher.partitions.values():
+        each.stop = 7
+    empty = PartitionData(records=b"", high_watermark=9, last_stable_offset=9)
+    world.fetch((0, batch(0)), (1, empty))
+    assert not world.partition(1).is_finished
+    world.read()
+    plan = world.plan()
+    world.fetcher.fetch_answered(plan, FetchResponse(session_id=7, throttle_time_ms=10), world.now)
+    assert not world.partition(1).is_finished
+    world.fetch()
+    assert world.partition(1).is_finished
+
+
+def test_errors_that_are_tried_again_are_kept_until_a_request_succeeds():
+    world = FetchingWorld().start()
+    partition = world.partition()
+    world.fetch((0, refused(56)))
+    assert (partition.failure.code, partition.failing_for) == (56, 0.0)
+    world.now += 3
+    world.fetcher.fetch_failed(world.plan(), NetworkError("gone"), world.now)
+    assert (str(partition.failure), partition.failing_for) == ("gone", 3.0)
+    world.now += 2
+    world.leaders[0], world.epochs[0] = -1, 1
+    world.update_metadata()
+    assert world.plan() is None
+    assert "Partition a-0 has no leader at present" in str(partition.failure)
+    assert partition.failing_for == 6.0
+    world.leaders[0], world.epochs[0] = 1, 2
+    world.update_metadata()
+    world.fetch()
+    assert (partition.failure, partition.failing_for) == (None, 0.0)
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])

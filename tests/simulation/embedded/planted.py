@@ -281,10 +281,10 @@ def aborted_records_are_not_filtered(original: Any, *args: Any) -> bool:
     return False
 
 
-@_plant("aioproducer.consumer.reader:Reader._take")
-def a_poll_is_repeated(original: Any, self: Any, progress: Any, data: Any) -> None:
+@_plant("aioproducer.core.fetching.fetcher:Fetcher._take")
+def a_poll_is_repeated(original: Any, self: Any, partition: Any, *arguments: Any) -> None:
     """After some polls a reader goes on where the poll before began."""
-    before = progress.position
-    original(self, progress, data)
-    if progress.position % 7 == 0:
-        progress.position = before
+    before = partition.fetch_position
+    original(self, partition, *arguments)
+    if partition.fetch_position.offset % 7 == 0:
+        partition.fetch_position = before
