@@ -408,9 +408,9 @@ class Fetcher:
         if response.error_code:
             error = broker_error(response.error_code)
             self.log.info("Fetch from broker %d: %s", plan.node_id, error)
-            for key in plan.revisions:
-                if key in self.partitions:
-                    self.partitions[key].failed(error, now)
+            for planned in plan.revisions:
+                if planned in self.partitions:
+                    self.partitions[planned].failed(error, now)
             if not error.retriable and not error.refresh_metadata:
                 self._fail_all(plan, error)
             elif error.refresh_metadata:
