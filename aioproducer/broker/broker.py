@@ -50,8 +50,7 @@ class Broker:
     """A node of a ``BrokerCluster``, which creates it, starts it and shares its controller, faults and network with it.
 
     It may be started again after ``stop`` and ``kill``. Its parts (``logs``, ``replicas``, ``server``, ...) are created
-    by
-    each start.
+    by each start.
     """
 
     logs: LogManager

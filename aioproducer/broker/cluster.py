@@ -264,8 +264,7 @@ class BrokerCluster:
         """Stop every node, all together; do nothing if the cluster does not run.
 
         No leader moves to a node that is about to stop too: all nodes stop serving at once. After a start each
-        partition has
-        the leader and the ISR that it had.
+        partition has the leader and the ISR that it had.
         """
         async with self._changing:
             if self._journal is None:

@@ -201,8 +201,7 @@ class Faults:
         """Answer ``times`` requests (``None``: all) with ``error`` instead of processing them.
 
         The error is where a client expects it: at each partition or topic, or in the response as a whole. With
-        ``topic``,
-        and ``partition``, only that part of a request fails; a request without it is not counted.
+        ``topic``, and ``partition``, only that part of a request fails; a request without it is not counted.
 
         Raises:
             ValueError: unknown ``api`` or ``error``, or a topic for a request that has none.
@@ -229,8 +228,7 @@ class Faults:
         """End the connection of ``times`` requests.
 
         ``when`` is ``before`` a request is processed, ``after`` it and before the response is sent, or ``half``-way
-        through the
-        response's frame.
+        through the response's frame.
 
         Raises:
             ValueError: unknown ``api`` or ``when``.

@@ -34,8 +34,7 @@ class PartitionState:
     """The replicas, leader and ISR of a partition.
 
     The controller never changes a published object: every change is a new object with a higher ``partition_epoch``, so
-    a
-    reference to an old one keeps the old state.
+    a reference to an old one keeps the old state.
     """
 
     topic: str

@@ -73,7 +73,6 @@ class GzipCodec(Codec):
                 return output.join()
 
     def compress_bound(self, size: int) -> int:
-        # A header and trailer of 18 bytes, and the overhead of stored blocks: for zlib less than 13 bytes and a
-        # 3,000th,
-        # for ISA-L, with smaller blocks, about 5 bytes and a 1,300th.
+        # A header and trailer of 18 bytes, and the overhead of stored blocks. For zlib that is less than 13 bytes and a
+        # 3,000th, for ISA-L with its smaller blocks about 5 bytes and a 1,300th.
         return size + (size >> 10) + 13 + 18

@@ -22,8 +22,7 @@ class Lz4Codec(Codec):
     """``compression.type=lz4``: independent blocks of 64 KiB, no checksums, as Java writes; reads any frames.
 
     Level 9, the default, is the *fast* compressor, and every other level the high compression one. Java has the same
-    levels
-    (KIP-390), to keep its output from before levels existed.
+    levels (KIP-390), to keep its output from before levels existed.
     """
 
     id = 3

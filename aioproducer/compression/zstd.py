@@ -85,8 +85,7 @@ class ZstdCodec(Codec):
         """Decompress the frame at ``position``, and return its end.
 
         The library receives one block at a time, none of which becomes larger than 128 KiB. From more bytes at once it
-        could
-        produce 30,000 times their size before any check.
+        could produce 30,000 times their size before any check.
         """
         from zstandard import ZstdDecompressor, frame_header_size, get_frame_parameters
 

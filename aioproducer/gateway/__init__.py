@@ -3,8 +3,7 @@
 Each broker has a ``Gateway`` beside it. For every client the gateway opens a connection to the broker, and passes bytes
 in both directions. All properties of a connection (order, correlation ids, authentication, quotas) therefore hold from
 the client to the broker. The gateway changes only the addresses of brokers: an ``AddressMap`` replaces those in
-responses
-by the addresses of the brokers' gateways. It uses transports only through ``aioproducer.transport.base``.
+responses by the addresses of the brokers' gateways. It uses transports only through ``aioproducer.transport.base``.
 
 * ``AddressMap`` translates addresses; ``versions`` has the requests and versions that clients may use, those with known
   addresses; ``plans`` has the position of the addresses in each response.

@@ -41,17 +41,15 @@ class GatewaySettings:
     """Maximum bytes of a request, as ``socket.request.max.bytes`` of the broker."""
     max_in_flight: int = 1024
     """Maximum unanswered requests of one client. At this number no further receive is passed on; 64 KiB and one receive
-    are
-    held besides."""
+    are held besides."""
     max_held_bytes: int = 4 * 1024 * 1024
     """Maximum bytes of a response that are held to rewrite its addresses; if it needs more, its connection ends."""
     whole_limit: int = 64 * 1024
     """A larger response to Produce or Fetch is passed in pieces; a larger ApiVersions response is an error."""
     stall_timeout: float = 600.0
     """Maximum time without progress: one side reads nothing of what was sent to it, or the broker sends nothing to a
-    client
-    that may send no further request. The client has ``max_in_flight`` unanswered requests, sent an invalid one, or the
-    gateway is stopping."""
+    client that may send no further request. The client has ``max_in_flight`` unanswered requests, sent an invalid one,
+    or the gateway is stopping."""
     close_timeout: float = 10.0
     """Maximum time that a closing connection may take to send the rest of its data."""
 

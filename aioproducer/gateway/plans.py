@@ -8,8 +8,8 @@ response
   the same number of bytes, see ``fit_tail``.
 * ApiVersions has no addresses, but is limited to the versions that the gateway knows.
 
-Other responses of Kafka 4.4 with host names have those of clients (DescribeGroups, the groups of Kafka Streams) or of
-the controllers' quorum (DescribeQuorum), which no client of a broker connects to; they pass unchanged.
+Other responses of Kafka 4.4 with host names pass unchanged. They have those of clients (DescribeGroups, the groups of
+Kafka Streams) or of the controllers' quorum (DescribeQuorum), which no client of a broker connects to.
 """
 
 from __future__ import annotations

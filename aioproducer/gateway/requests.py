@@ -131,8 +131,8 @@ class RequestStream:
             return 0
         _, api_key, version, correlation_id = _HEADER.unpack_from(chunk, position)
         if self._exchange.raw_tokens:
-            # No token begins like a request. A text token has letters or separators at the position of the version, and
-            # a GSSAPI token has an ASN.1 tag or a token id at that of the API key.
+            # No token begins like a request. A text token has letters or separators at the position of the version. A
+            # GSSAPI token has an ASN.1 tag or a token id at that of the API key.
             if not is_known(api_key, version):
                 self._remaining = size
                 return _SIZE.size

@@ -37,8 +37,7 @@ class ResponseStream:
     """The responses of a broker.
 
     ``max_held``: maximum bytes of one response that may be held. ``whole_limit``: maximum size of a response that is
-    held
-    whole only because its last bytes are addresses.
+    held whole only because its last bytes are addresses.
     """
 
     __slots__ = ("_exchange", "_frame", "_held", "_max_held", "_remaining", "_translate", "_whole_limit", "failure")
@@ -46,8 +45,7 @@ class ResponseStream:
     def __init__(self, exchange: Exchange, translate: Translate, max_held: int, whole_limit: int) -> None:
         self.failure: ProtocolError | None = None
         """Why nothing passes any longer: bytes that are no expected response, or a response that would exceed the limit
-        of held
-        bytes."""
+        of held bytes."""
         self._exchange = exchange
         self._translate = translate
         self._max_held = max_held

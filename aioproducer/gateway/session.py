@@ -1,10 +1,8 @@
 """A client's connection, its connection to the broker, and the data that pass between them.
 
 One side is read only while the other side reads too. For each direction at most one receive is held, besides the bytes
-in
-``ResponseStream``. Transports have no half-closed connections: when one side has ended, its data are still sent, then
-the
-other side is closed too.
+in ``ResponseStream``. Transports have no half-closed connections: when one side has ended, its data are still sent,
+then the other side is closed too.
 
 The end of a connection that is not read may go unnoticed. While a client may send no further request because too many
 are unanswered, its connection is therefore still read, until ``_MOST_HELD`` bytes are held.

@@ -1,9 +1,8 @@
 """Finds a position in a message that arrives in pieces, without holding the message.
 
 The fields before the position are walked over one by one, by the message's schema: sizes and counts are read,
-everything
-else is skipped. A walk is a generator. It yields ``-n`` to skip ``n`` bytes, and ``n`` to receive the next ``n``; a
-``Walker`` drives it over the bytes that have arrived.
+everything else is skipped. A walk is a generator. It yields ``-n`` to skip ``n`` bytes, and ``n`` to receive the next
+``n``; a ``Walker`` drives it over the bytes that have arrived.
 """
 
 from __future__ import annotations
@@ -111,8 +110,7 @@ def steps_of(
     """Return the steps over a message or struct of this version.
 
     They begin at its start, or behind the field ``after``. They end before the field ``until``, or at its end; if
-    ``tags``
-    is false, before its tagged fields.
+    ``tags`` is false, before its tagged fields.
     """
     steps: list[Step] = []
     wanted = after is None

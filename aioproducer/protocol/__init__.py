@@ -14,8 +14,7 @@ declarations.
   it, ``decode_produced`` returns it.
 
 A malformed frame raises ``ProtocolError``. A version that is not in ``APIS`` raises ``UnsupportedVersionError``. So
-does
-a field that is set but missing in the version, unless it is declared ``ignorable``.
+does a field that is set but missing in the version, unless it is declared ``ignorable``.
 """
 
 from __future__ import annotations

@@ -201,8 +201,7 @@ def decode_api_versions_response(version: int, frame: Buffer) -> tuple[int, ApiV
     A broker that does not know the request's version answers with error code 35 (UNSUPPORTED_VERSION) in version 0;
     ``api_keys`` then contains at least the versions of ApiVersions that the broker knows. Java's
     ``ApiVersionsResponse.parse`` tries both; here the error code decides, which has the same position in every version.
-    If
-    the bytes behind it are invalid, as with librdkafka's mock broker, the result has no versions.
+    If the bytes behind it are invalid, as with librdkafka's mock broker, the result has no versions.
     """
     view = _view(frame)
     if len(view) < 6 or _INT16.unpack_from(view, 4) != (UnsupportedVersionError.code,):

@@ -2,8 +2,7 @@
 
 Small batches have the cost of a request and its response for every few records. These two therefore have a short form:
 tuples instead of messages, and frames that are written and read in C. Anything unusual (an error, a leader hint, a
-field
-that does not fit) is left to the messages and their codec, which produce the same frames.
+field that does not fit) is left to the messages and their codec, which produce the same frames.
 
 No Python form: the functions of the last section write and read frames at addresses.
 """
@@ -54,10 +53,8 @@ class PlainProduceRequest:
     """A Produce request.
 
     ``targets`` has the target of each record batch: a topic's name, its id (``b""`` if it is unknown) and the
-    partition. All
-    targets of a topic are adjacent. ``records`` are the buffers of the batches, in the same order. ``acks``,
-    ``timeout_ms``
-    and ``transactional_id`` are those of ``ProduceRequest``.
+    partition. All targets of a topic are adjacent. ``records`` are the buffers of the batches, in the same order.
+    ``acks``, ``timeout_ms`` and ``transactional_id`` are those of ``ProduceRequest``.
     """
 
     __slots__ = ("acks", "records", "targets", "timeout_ms", "transactional_id")
@@ -93,8 +90,8 @@ class PlainProduceRequest:
 class Acknowledged:
     """A Produce response without errors.
 
-    ``batches`` are tuples of a topic (its name, or from version 13 on its id), a partition, the offset of the batch's
-    first record and the time of its append, -1 unless timestamps are the broker's.
+    ``batches`` are tuples of topic, partition, the offset of the batch's first record and the time of its append. The
+    topic is its name, or from version 13 on its id; the time is -1 unless timestamps are the broker's.
     """
 
     __slots__ = ("batches", "throttle_time_ms")
@@ -114,8 +111,7 @@ def encode_plain_request(
     possible.
 
     Small buffers, such as the headers of batches, are copied into the bytes between the others: the list of a request
-    with
-    one small batch has one element.
+    with one small batch has one element.
     """
     if not _FIRST_VERSION <= version <= _LAST_VERSION or len(head) > _LARGEST_PIECE:
         return None

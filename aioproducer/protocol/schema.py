@@ -12,8 +12,7 @@
 
 The words are those of Kafka's message definitions. ``versions`` are the versions of the message that have a field,
 ``nullable`` those in which it may be ``None``. ``tag`` makes it a tagged field (KIP-482) wherever it exists. The value
-of
-an ``ignorable`` field is dropped silently in versions without the field. Versions are written ``"2+"``, ``"2-5"``,
+of an ``ignorable`` field is dropped silently in versions without the field. Versions are written ``"2+"``, ``"2-5"``,
 ``"2"`` or ``"none"``.
 
 A message is an ordinary object: its constructor takes its fields by keyword, each has a default, and two are equal when

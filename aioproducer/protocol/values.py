@@ -1,8 +1,8 @@
 """Codecs of single values, and the buffer for written values.
 
-Bytes to read are not trusted. Nothing is allocated because of a stated length: a length is compared with the bytes that
-are left, and that of an array with the minimum size of its elements. Reading behind the end raises ``IndexError`` or
-``struct.error``, which ``aioproducer.protocol.frames`` turns into a ``ProtocolError``.
+Bytes to read are not trusted. Nothing is allocated because of a stated length. It is compared with the bytes that are
+left; that of an array is multiplied by the minimum size of its elements first. Reading behind the end raises
+``IndexError`` or ``struct.error``, which ``aioproducer.protocol.frames`` turns into a ``ProtocolError``.
 """
 
 from __future__ import annotations
@@ -79,8 +79,7 @@ class StructCodec:
     """Reads and writes one version of a message or struct.
 
     Each function is generated at its first use, as most are needed in one direction only: a client writes requests and
-    reads
-    responses.
+    reads responses.
     """
 
     def __init__(self, make_read: Callable[[], Read], make_write: Callable[[], Write], minimum_size: int) -> None:

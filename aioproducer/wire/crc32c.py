@@ -10,8 +10,8 @@ from aioproducer.compression.base import Buffer
 
 _Checksum = Callable[[Buffer, int, int], int]
 
-# Keep the GIL: a megabyte takes 40 µs, but a thread that releases the GIL while another one waits for it gets it back
-# only after a whole switch interval of 5 ms.
+# Keep the GIL: a megabyte takes 40 µs. A thread that releases the GIL while another one waits gets it back only after a
+# whole switch interval of 5 ms.
 _KEEP_GIL = 0
 
 
@@ -21,8 +21,7 @@ def _find_extension() -> _Checksum | None:
     Its ``__init__`` reads its own version and has a command line. That takes longer to import than everything a
     producer
     needs: ``argparse``, ``email``, ``zipfile`` and others. ``None`` if the extension is not found: in a program that
-    was
-    frozen into one file, or if a release of the package has it elsewhere.
+    was frozen into one file, or if a release of the package has it elsewhere.
     """
     package = PathFinder.find_spec("crc32c")
     if package is None or package.submodule_search_locations is None:

@@ -334,9 +334,8 @@ def write_run(
     """Write adjacent records without keys and headers, as ``write_plain_record`` would write each.
 
     Stops before index ``stop`` of ``values``, before a value that is not a bytes object or does not fit into ``room``,
-    and
-    after ``enough`` bytes. Returns the index behind the last one. ``sizes`` receives the bytes written, and the size of
-    the largest record if that exceeds its previous value.
+    and after ``enough`` bytes. Returns the index behind the last one. ``sizes`` receives the bytes written, and the
+    size of the largest record if that exceeds its previous value.
     """
     # The bytes before a value without a key are at most ten, as no number takes more than two; sixteen are copied at
     # once.

@@ -201,8 +201,7 @@ def estimate_size_in_bytes_upper_bound(
     """Return the maximum bytes of a batch with only this record (``AbstractRecords.estimateSizeInBytesUpperBound``).
 
     Sizes are those of the serialized key and value, -1 for null. Unlike Java's, the bound includes the growth of data
-    that
-    a codec cannot compress; without ``compression_type`` it equals Java's.
+    that a codec cannot compress; without ``compression_type`` it equals Java's.
     """
     return BATCH_HEADER_SIZE + codec(compression_type).compress_bound(
         record_size_upper_bound(key_size, value_size, headers)
@@ -286,8 +285,7 @@ class RecordBatch:
     """A view of one batch at the start of ``data``; fields are decoded at each access, nothing is copied.
 
     The constructor checks that the batch is complete and of format version 2; :meth:`validate` checks the rest. If
-    ``data``
-    is writable, :meth:`restamp` and :meth:`set_log_append_time` change it in place.
+    ``data`` is writable, :meth:`restamp` and :meth:`set_log_append_time` change it in place.
 
     Raises:
         ProtocolError: the batch is of another format, shorter than its header or longer than ``data``.

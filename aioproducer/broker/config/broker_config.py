@@ -122,8 +122,7 @@ class BrokerConfig:
         """Return this configuration under dynamic values for the whole cluster and, stronger, for this node.
 
         ``given`` keeps the values from the start, and the next ``with_dynamic`` begins with them again. Unknown keys
-        are
-        left out, as in Kafka, where plug-ins may have keys of their own.
+        are left out, as in Kafka, where plug-ins may have keys of their own.
 
         Raises:
             ConfigurationError: a value is wrong, or keys contradict each other.

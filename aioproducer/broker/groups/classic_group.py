@@ -138,8 +138,7 @@ class ClassicGroup:
         """Return 0 if such a member may commit offsets, else the error code.
 
         In a transaction a commit without a member is allowed even if the group has members: TxnOffsetCommit had no
-        field
-        for a member before KIP-447, and the group may be completing a rebalance.
+        field for a member before KIP-447, and the group may be completing a rebalance.
         """
         if self.state is GroupState.DEAD:
             return Code.COORDINATOR_NOT_AVAILABLE

@@ -77,8 +77,7 @@ def offsets_topic_spec(config: BrokerConfig, image: ClusterImage) -> TopicSpec:
     """Return how ``__consumer_offsets`` is created.
 
     Kafka's default replication factor is 3, with which a cluster of one node could not create the topic. So the factor
-    is
-    limited to the number of nodes.
+    is limited to the number of nodes.
     """
     return TopicSpec(
         GROUP_METADATA_TOPIC,

@@ -148,8 +148,7 @@ class Members:
         """Return the topics of all members' subscriptions, from their metadata for the assignor.
 
         Only version 0 is read, with which all others begin (Kafka's ``ClassicGroup``): some clients state a later
-        version
-        and omit its fields.
+        version and omit its fields.
 
         Raises:
             ProtocolError: a member's metadata is no subscription; the text contains its id.

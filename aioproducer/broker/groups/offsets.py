@@ -67,8 +67,7 @@ class Offsets:
         """Apply a marker of the log: make the producer's pending offsets visible, or drop them.
 
         The record with the higher offset wins. Otherwise compaction, which keeps the last record of a key, could change
-        the
-        result of a load.
+        the result of a load.
         """
         for offset_key, pending in self._pending.pop(producer_id, {}).items():
             self._close(offset_key, producer_id)
@@ -152,10 +151,8 @@ class Offsets:
         """Tombstones for the expired offsets of ``group`` (KIP-211).
 
         The retention begins when the group's last member leaves. For a consumer outside any group, and for a topic that
-        no
-        member reads any longer, it begins with the commit. An offset with a pending one is kept: its tombstone would
-        drop
-        the pending one too.
+        no member reads any longer, it begins with the commit. An offset with a pending one is kept: its tombstone would
+        drop the pending one too.
         """
         since_state = group.protocol_type is not None and group.state is GroupState.EMPTY
         knows_topics = group.protocol_type == CONSUMER_PROTOCOL_TYPE and group.subscribed_topics is not None

@@ -224,8 +224,7 @@ class Shard:
         """Write ``records`` as one batch; when it is replicated, they take effect and ``done`` is called.
 
         Without records ``done`` is called when all earlier writes have ended. The other arguments belong to a
-        transaction,
-        see ``append_in_transaction``.
+        transaction, see ``append_in_transaction``.
         """
 
         def finish(code: int) -> None:

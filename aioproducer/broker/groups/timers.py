@@ -35,9 +35,8 @@ class Timers:
     def schedule(self, name: str, timeout_ms: int, expire: Expire, at: Moment) -> None:
         """Call ``expire`` in ``timeout_ms``, instead of an earlier timer with this name.
 
-        A timeout below one millisecond, which a client may set, counts as one: a timer that sets itself again when it
-        expires
-        must not do so for ever at one moment.
+        A client may set a timeout below one millisecond, which counts as one. A timer that sets itself again must not
+        expire for ever at one moment.
         """
         due = at.now + max(timeout_ms, 1) * MILLISECOND
         self._due[name] = due, expire

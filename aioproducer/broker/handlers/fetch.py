@@ -113,8 +113,7 @@ class _Reading:
         """Read one partition for the reader.
 
         ``room`` is the rest of the response's limit; with ``first`` a batch may exceed all limits (KIP-74). A
-        follower's
-        progress is recorded unless ``is_repeated``. Raises ``KafkaError``.
+        follower's progress is recorded unless ``is_repeated``. Raises ``KafkaError``.
         """
         request = wanted.request
         if self.is_follower:

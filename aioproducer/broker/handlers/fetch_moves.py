@@ -26,8 +26,7 @@ class FetchMoves:
     def __init__(self) -> None:
         self.moved: set[Key] = set()
         """The partitions that the next request of the session must read: all except those without changes since a read
-        that
-        returned nothing."""
+        that returned nothing."""
         self._watched: dict[Key, tuple[Partition, Watcher]] = {}
         self._listeners: dict[Listener, None] = {}
         self._is_kept = False

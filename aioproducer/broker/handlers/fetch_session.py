@@ -331,8 +331,7 @@ class FetchSessionCache:
         """Remove a session for a new one of ``size`` partitions, if one can be replaced.
 
         A session that was not used for ``EVICTION_MS`` can be. Otherwise it is the smallest of those older than that,
-        if it is
-        not larger than the new one; for a follower any consumer's session qualifies.
+        if it is not larger than the new one; for a follower any consumer's session qualifies.
         """
         if not self._sessions:
             return False

@@ -273,8 +273,7 @@ class ServerConnection:
         """Whether the peer made too little progress for ``timeout`` seconds while this connection held memory.
 
         Progress is ``min_bytes`` received, or a response that the peer has read. Call this repeatedly; the first call
-        starts
-        the measurement.
+        starts the measurement.
         """
         waiting_for_rest = self.inside_frame and not self._paused
         sending = self.mute in (Mute.SENDING, Mute.SENDING_THROTTLED)

@@ -27,8 +27,8 @@ class RequestMemory:
     """The memory of all unanswered requests, and the queue of connections that wait in the middle of a request.
 
     ``max_bytes``: above it connections in the middle of a request are paused, and resumed first come, first served; -1
-    means no bound. While others wait, a connection that holds memory is reset if it makes no progress for
-    ``stall_timeout`` seconds: it sends less than 64 KiB, or does not read its response.
+    means no bound. While others wait, a connection that holds memory must make progress in ``stall_timeout`` seconds,
+    or it is reset: it has to send 64 KiB, or to read its response.
     """
 
     def __init__(

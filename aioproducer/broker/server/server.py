@@ -45,26 +45,20 @@ class Server:
     """Accepts connections and answers their requests by ``answer``: for each connection one at a time, in order.
 
     ``answer(connection, frame)`` receives a whole request without its size and returns a ``Reply``. The frame's memory
-    is
-    writable, exclusive to it and never reused. An exception from ``answer`` is logged and ends the connection.
+    is writable, exclusive to it and never reused. An exception from ``answer`` is logged and ends the connection.
 
     ``max_request_bytes`` (``socket.request.max.bytes``): a longer request ends its connection before memory is
-    allocated
-    for it. ``max_connections`` (``max.connections``) and ``max_connections_per_ip``: a connection beyond them is reset
-    at
-    once; a connection counts until its last request was answered. ``queued_max_bytes`` (``queued.max.request.bytes``):
-    the
-    limit for unanswered requests of all connections, -1 for none. ``connections_max_idle_ms``
-    (``connections.max.idle.ms``): a connection is closed when it neither sent nor received for that time, and none of
-    its
-    requests is being answered or throttled; -1 for never. ``stall_timeout_ms``: see ``RequestMemory``.
+    allocated for it. ``max_connections`` (``max.connections``) and ``max_connections_per_ip``: a connection beyond them
+    is reset at once; a connection counts until its last request was answered. ``queued_max_bytes``
+    (``queued.max.request.bytes``): the limit for unanswered requests of all connections, -1 for none.
+    ``connections_max_idle_ms`` (``connections.max.idle.ms``): a connection is closed when it neither sent nor received
+    for that time, and none of its requests is being answered or throttled; -1 for never. ``stall_timeout_ms``: see
+    ``RequestMemory``.
 
     **Memory.** An idle connection holds no buffer, about 2 KB in all. Requests take at most ``queued_max_bytes`` and
-    one
-    more request, that of the connection that continues when memory is short. Beyond that each connection may hold a
+    one more request, that of the connection that continues when memory is short. Beyond that each connection may hold a
     receive (128 KiB) in a buffer of twice that size, and ``READ_AHEAD`` (128 KiB), before it is paused. Responses are
-    held
-    by reference, at most one for each connection.
+    held by reference, at most one for each connection.
     """
 
     def __init__(
@@ -104,8 +98,7 @@ class Server:
         """Listen; port 0 chooses a free one.
 
         Connections are accepted at once. With ``serve=False`` requests are processed only after ``serve()``: so the
-        port is
-        known before the broker has loaded its logs.
+        port is known before the broker has loaded its logs.
 
         Raises:
             OSError: the host is unknown or does not belong to this machine, or the port is in use.
@@ -147,10 +140,8 @@ class Server:
         """Stop accepting, finish the requests that are being answered, close all connections.
 
         Waiting requests are dropped. Connections that are still open after ``timeout`` seconds are reset and their
-        tasks
-        cancelled; without ``graceful`` this happens at once. No connection is left when this returns or is cancelled,
-        and no
-        task when it returns.
+        tasks cancelled; without ``graceful`` this happens at once. No connection is left when this returns or is
+        cancelled, and no task when it returns.
         """
         try:
             if graceful and self._listening is not None:

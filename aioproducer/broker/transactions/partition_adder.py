@@ -91,8 +91,8 @@ class PartitionAdder:
         """Return the code of each partition. ``node`` coordinates the transactional id; ``None`` if none does at
         present.
 
-        A waiting request is answered at once when another one about the same transactional id arrives: with
-        INVALID_PRODUCER_EPOCH if its epoch is older, else with NETWORK_EXCEPTION, since its producer repeats it.
+        A waiting request fails at once when another one about the same transactional id arrives. The code is
+        INVALID_PRODUCER_EPOCH if its epoch is older, else NETWORK_EXCEPTION, since its producer repeats it.
         """
         if node is None or self._is_closed:
             return dict.fromkeys(partitions, Code.COORDINATOR_NOT_AVAILABLE)

@@ -144,8 +144,7 @@ class Transaction:
         """Whether a producer of this id may continue; its epoch is checked when the next one is chosen.
 
         A new id has no epoch: its producer recovers from the expiry of the old one. A producer with the previous,
-        exhausted id
-        may repeat a request after its response was lost.
+        exhausted id may repeat a request after its response was lost.
         """
         current = self.metadata
         return (

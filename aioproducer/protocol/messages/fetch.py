@@ -125,8 +125,7 @@ class FetchRequest(Request[FetchResponse], api_key=1, versions="4-18", flexible=
 
     ``session_id`` and ``session_epoch`` belong to incremental fetch sessions (KIP-227); 0 and -1 stand for no session.
     Topics are identified by name up to version 12, by id from 13 (KIP-516). ``isolation_level`` 1 hides records of open
-    and
-    aborted transactions.
+    and aborted transactions.
     """
 
     cluster_id: str | None = string("12+", nullable="12+", default=None, ignorable=True, tag=0)

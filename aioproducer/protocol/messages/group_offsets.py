@@ -147,8 +147,7 @@ class OffsetFetchRequest(Request[OffsetFetchResponse], api_key=9, versions="1-10
     """Request the committed offsets of groups; ``topics`` is ``None`` for all of a group's.
 
     One group in ``group_id`` and ``topics`` up to version 7, several in ``groups`` from 8. ``require_stable`` waits for
-    open
-    transactions that commit offsets (KIP-447).
+    open transactions that commit offsets (KIP-447).
     """
 
     group_id: str = string("0-7")

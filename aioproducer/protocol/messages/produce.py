@@ -81,11 +81,9 @@ class ProduceRequest(Request[ProduceResponse], api_key=0, versions="3-13", flexi
     """Append a record batch to each of some partitions.
 
     ``acks`` is 0 (no response), 1 (the leader has the batch) or -1 (all in-sync replicas have it); ``timeout_ms``
-    limits how
-    long the leader waits for the others. Topics are identified by name up to version 12, by id from 13 (KIP-516). From
-    version 12 on a batch of a transaction adds its partition to the transaction; clients of older transactions use
-    version
-    11 (KIP-890).
+    limits how long the leader waits for the others. Topics are identified by name up to version 12, by id from 13
+    (KIP-516). From version 12 on a batch of a transaction adds its partition to the transaction; clients of older
+    transactions use version 11 (KIP-890).
     """
 
     transactional_id: str | None = string("3+", nullable="3+", default=None)

@@ -138,8 +138,7 @@ class TxnOffsetCommitRequest(Request[TxnOffsetCommitResponse], api_key=28, versi
     """Store a group's offsets if and when the transaction commits.
 
     From version 5 on it also adds the group to the transaction, as AddOffsetsToTxn did (KIP-890). Topics are identified
-    by
-    id from version 6.
+    by id from version 6.
     """
 
     transactional_id: str = string("0+")
