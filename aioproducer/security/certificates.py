@@ -116,7 +116,7 @@ class _Reader:
             length = int.from_bytes(self._der[start : start + count])
             start += count
         if start + length > self._end:
-            raise ValueError("malformed certificate: an element is longer than what contains it")
+            raise ValueError("malformed certificate: an element is longer than the element around it")
         self._position = start + length
         return start, start + length
 

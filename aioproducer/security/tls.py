@@ -327,9 +327,9 @@ def _store_type(content: bytes, given: str | None, type_key: str, location: str)
     if wanted not in (None, "PEM", "PKCS12", "JKS"):
         raise ConfigurationError(f"{type_key} must be PEM or PKCS12, not {given}")
     if found is None:
-        raise ConfigurationError(f"{location} is neither PEM nor PKCS12")
+        raise ConfigurationError(f"{location} is neither PEM nor PKCS12: convert it to one of them")
     if wanted is not None and wanted != found and not (wanted == "JKS" and found == "PKCS12"):
-        raise ConfigurationError(f"{location} is {found}, but {type_key} is {given}")
+        raise ConfigurationError(f"{location} is {found}, but {type_key} is {given}: set it to {found}")
     return found
 
 
@@ -341,7 +341,7 @@ def _open_pkcs12(
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
     except ImportError as error:
         raise ConfigurationError(
-            f"{source} is PKCS12, which takes the package cryptography to read: pip install 'aioproducer[tls]'"
+            f"{source} is PKCS12, which needs the package cryptography: pip install 'aioproducer[tls]'"
         ) from error
     secret = password.value.encode() if password is not None else None
     try:

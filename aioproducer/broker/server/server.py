@@ -218,7 +218,7 @@ class Server:
 
     def _bound(self) -> Listening:
         if self._listening is None:
-            raise RuntimeError("the server has not been started")
+            raise RuntimeError("the server is not started: call start first")
         return self._listening
 
     def _accept(self, transport: Transport) -> TransportHandler:

@@ -38,5 +38,5 @@ def read_text(key: str, path: str | os.PathLike[str]) -> str:
     # Not by an exception: it would have the content as an attribute, and be the context of the error.
     if not content.isascii():
         del content
-        raise TokenProviderError(f"The file {os.fspath(path)} ({key}) is no text of ASCII characters.")
+        raise TokenProviderError(f"The file {os.fspath(path)} ({key}) contains other characters than ASCII.")
     return content.decode().strip()

@@ -54,7 +54,7 @@ def msk_iam_provider(
             "Amazon MSK IAM needs the cluster's region: set AWS_REGION, or msk_iam_provider(region)"
         )
     if not _REGION.fullmatch(region):
-        raise ConfigurationError(f"{region!r} is no AWS region; one is us-east-1")
+        raise ConfigurationError(f"{region!r} is not an AWS region (example: us-east-1)")
     if profile and role_arn:
         raise ConfigurationError("Amazon MSK IAM takes a profile or a role, not both")
     if role_session_name and not role_arn:

@@ -72,5 +72,7 @@ class PlainClient(PasswordClient):
         if message is not None:
             return message
         if challenge:
-            raise SaslAuthenticationError("The broker answered SASL PLAIN with a challenge, which it does not have.")
+            raise SaslAuthenticationError(
+                "The broker answered SASL PLAIN with a challenge, but PLAIN has none: check that it is a Kafka broker."
+            )
         return None

@@ -29,7 +29,7 @@ async def test_the_port_is_known_and_connections_are_accepted_before_requests_ar
 
 async def test_a_server_that_was_not_started_has_no_port():
     server = Server(echo)
-    with pytest.raises(RuntimeError, match="has not been started"):
+    with pytest.raises(RuntimeError, match="is not started"):
         assert server.port
     assert list(server.connections) == []
     server.abort()

@@ -177,7 +177,7 @@ def test_missing_credentials_are_reported(monkeypatch: pytest.MonkeyPatch) -> No
     ("arguments", "text"),
     [
         ({}, "needs the cluster's region: set AWS_REGION"),
-        ({"region": "us-west-2/../evil"}, "'us-west-2/../evil' is no AWS region"),
+        ({"region": "us-west-2/../evil"}, "'us-west-2/../evil' is not an AWS region"),
         ({"region": "us-west-2", "profile": "a", "role_arn": "b"}, "takes a profile or a role, not both"),
         ({"region": "us-west-2", "role_session_name": "a"}, "a session name needs a role"),
     ],

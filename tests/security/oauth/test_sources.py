@@ -190,7 +190,7 @@ class TestTokenFile:
             (None, "cannot be read: No such file or directory"),
             (b" \n", "is empty"),
             (b"x" * (MAX_FILE_BYTES + 1), "is too large (maximum 1048576 bytes)"),
-            (b"tiger\xff", "is no text of ASCII characters"),
+            (b"tiger\xff", "contains other characters than ASCII"),
             (b"tiger", "is no JWT"),
             (b"tiger.dGlnZXI.x", "is no JWT: its payload is no base64 of a JSON object"),
             (b"tiger.WyJ0aWdlciJd.x", "is no JWT: its payload is no base64 of a JSON object"),
