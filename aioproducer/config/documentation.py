@@ -63,7 +63,7 @@ This page is generated from the definition of the keys: `python -m aioproducer.c
   `sasl.oauthbearer.token.endpoint.url` or `sasl.token.provider`: not both. `AWS_MSK_IAM` needs nothing else.
 - The login module in `sasl.jaas.config` must fit the mechanism. Its options `clientId`, `clientSecret` and `scope`
   stand for keys that are not given, `extension_NAME` for SASL extensions.
-- With `SASL_PLAINTEXT`, `aioproducer.config` warns if a password or token travels readable to another machine.
+- With `SASL_PLAINTEXT`, `aioproducer.config` warns if a password or token is sent unencrypted to another machine.
 - SASL keys without a SASL protocol have no effect; a warning names them.
 
 [Security](security.md) has the keys for each provider.

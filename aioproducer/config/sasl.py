@@ -234,7 +234,7 @@ def _warn_if_readable(values: Values, hosts: Iterable[str]) -> None:
     remote = [host for host in hosts if not is_loopback(host) and not host.lower().endswith(".localhost")]
     if remote:
         logger.warning(
-            "security.protocol is SASL_PLAINTEXT: the %s for %s travels readable to %s; SASL_SSL encrypts it",
+            "security.protocol is SASL_PLAINTEXT: the %s for %s is sent unencrypted to %s: use SASL_SSL",
             "password" if mechanism == PLAIN else "token",
             mechanism,
             ", ".join(remote),

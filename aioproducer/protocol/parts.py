@@ -39,14 +39,14 @@ class _Plan(NamedTuple):
 def _plan(message_class: type[Message], array_name: str, version: int, flexible: bool) -> _Plan:
     present = [field for field in message_class.schema.fields if version in field.versions]
     plain = [field for field in present if field.tag is None]
-    place = next(place for place, field in enumerate(plain) if field.name == array_name)
+    index = next(index for index, field in enumerate(plain) if field.name == array_name)
     tagged = [field for field in present if field.tag is not None]
     return _Plan(
-        fields_reader(message_class, version, flexible, plain[:place]),
-        plain[place],
+        fields_reader(message_class, version, flexible, plain[:index]),
+        plain[index],
         COMPACT_LENGTH if flexible else INT32_LENGTH,
-        where_of(message_class, version, plain[place]),
-        fields_reader(message_class, version, flexible, plain[place + 1 :]),
+        where_of(message_class, version, plain[index]),
+        fields_reader(message_class, version, flexible, plain[index + 1 :]),
         Tags(message_class, version, tagged) if flexible else None,
     )
 

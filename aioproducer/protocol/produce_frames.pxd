@@ -20,7 +20,7 @@ cdef class Acknowledged:
 
 @cython.locals(
     begin="unsigned char *",
-    place="unsigned char *",
+    address="unsigned char *",
     end="unsigned char *",
     acks=cython.int,
     buffers=list,
@@ -43,7 +43,7 @@ cdef list encode_plain_request(
 )
 
 @cython.locals(
-    place="const unsigned char *",
+    address="const unsigned char *",
     end="const unsigned char *",
     count=Py_ssize_t,
     size=Py_ssize_t,
@@ -57,9 +57,9 @@ cdef bint _other_topic(tuple one, tuple other) except -1
 @cython.locals(size=Py_ssize_t)
 cdef Py_ssize_t _add_piece(list buffers, unsigned char *begin, unsigned char *end) except -1
 
-cdef unsigned char *_put_int32(unsigned char *place, long long value) noexcept
+cdef unsigned char *_put_int32(unsigned char *address, long long value) noexcept
 
-cdef unsigned char *_put_length(unsigned char *place, long long length) noexcept
+cdef unsigned char *_put_length(unsigned char *address, long long length) noexcept
 
 @cython.locals(value=cython.ulonglong, here=cython.int, unused=cython.int)
-cdef long long read_integer(const unsigned char *place, int size) noexcept
+cdef long long read_integer(const unsigned char *address, int size) noexcept

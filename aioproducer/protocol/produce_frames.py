@@ -123,25 +123,25 @@ def encode_plain_request(
         return None
     room = cython.declare(cython.uchar[1024])
     begin = cython.cast(cython.p_uchar, room)
-    place = begin
+    address = begin
     end = begin + (_ROOM - _LARGEST_PIECE)
-    memcpy(place, PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head))
-    _put_int32(place + correlation_id_at, correlation_id)
-    place += PyBytes_GET_SIZE(head)
+    memcpy(address, PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head))
+    _put_int32(address + correlation_id_at, correlation_id)
+    address += PyBytes_GET_SIZE(head)
     acks: int = request.acks
     if request.transactional_id is None:
-        place[0] = 0
+        address[0] = 0
     else:
         transactional_id: bytes = request.transactional_id.encode()
         size = len(transactional_id)
         if not 0 < size < _LARGEST_SHORT:
             return None
-        place[0] = size + 1
-        memcpy(place + 1, PyBytes_AS_STRING(transactional_id), size)
-        place += size
-    place[1] = (acks >> 8) & 0xFF
-    place[2] = acks & 0xFF
-    place = _put_int32(place + 3, request.timeout_ms)
+        address[0] = size + 1
+        memcpy(address + 1, PyBytes_AS_STRING(transactional_id), size)
+        address += size
+    address[1] = (acks >> 8) & 0xFF
+    address[2] = acks & 0xFF
+    address = _put_int32(address + 3, request.timeout_ms)
     targets = request.targets
     count = len(targets)
     if not count or len(request.records) != count:
@@ -150,7 +150,7 @@ def encode_plain_request(
     for number in range(count):
         if not number or _other_topic(targets[number - 1], targets[number]):
             topics += 1
-    place = _put_length(place, topics)
+    address = _put_length(address, topics)
     buffers: list[Any] = []
     total = 0
     # Remaining partitions of this topic.
@@ -167,16 +167,16 @@ def encode_plain_request(
                 if not where[0].isascii() or len(where[0]) > _LARGEST_PIECE - 16:
                     return None
                 name = where[0].encode()
-                place = _put_length(place, len(name))
-            if place >= end:
-                total += _add_piece(buffers, begin, place)
-                place = begin
-            memcpy(place, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
-            place += PyBytes_GET_SIZE(name)
+                address = _put_length(address, len(name))
+            if address >= end:
+                total += _add_piece(buffers, begin, address)
+                address = begin
+            memcpy(address, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
+            address += PyBytes_GET_SIZE(name)
             left = 1
             while number + left < count and not _other_topic(where, targets[number + left]):
                 left += 1
-            place = _put_length(place, left)
+            address = _put_length(address, left)
         index = where[2]
         if not 0 <= index <= _LONGEST_FRAME:
             return None
@@ -190,34 +190,34 @@ def encode_plain_request(
                 return None
         if size + total > _LONGEST_FRAME - _ROOM:
             return None
-        if place >= end:
-            total += _add_piece(buffers, begin, place)
-            place = begin
-        place = _put_int32(place, index)
-        place = _put_length(place, size)
+        if address >= end:
+            total += _add_piece(buffers, begin, address)
+            address = begin
+        address = _put_int32(address, index)
+        address = _put_length(address, size)
         for buffer in records:
             if type(buffer) is bytes:
                 size = PyBytes_GET_SIZE(buffer)
-                if size <= _LARGEST_COPIED and size <= end - place:
-                    memcpy(place, PyBytes_AS_STRING(buffer), size)
-                    place += size
+                if size <= _LARGEST_COPIED and size <= end - address:
+                    memcpy(address, PyBytes_AS_STRING(buffer), size)
+                    address += size
                     continue
             else:
                 size = PyMemoryView_GET_BUFFER(buffer).len
-            if place > begin:
-                total += _add_piece(buffers, begin, place)
-                place = begin
+            if address > begin:
+                total += _add_piece(buffers, begin, address)
+                address = begin
             buffers.append(buffer)
             total += size
-        place[0] = 0
-        place += 1
+        address[0] = 0
+        address += 1
         left -= 1
         if not left:
-            place[0] = 0
-            place += 1
-    place[0] = 0
-    place += 1
-    total += _add_piece(buffers, begin, place)
+            address[0] = 0
+            address += 1
+    address[0] = 0
+    address += 1
+    total += _add_piece(buffers, begin, address)
     if total > _LONGEST_FRAME:
         return None
     first = buffers[0]
@@ -227,54 +227,56 @@ def encode_plain_request(
 
 def decode_acknowledged(frame: bytes, version: int) -> Acknowledged | None:
     """Decode a response; ``None``: not possible, or the response is malformed."""
-    place = cython.cast(cython.p_uchar, PyBytes_AS_STRING(frame))
-    end = place + PyBytes_GET_SIZE(frame)
+    address = cython.cast(cython.p_uchar, PyBytes_AS_STRING(frame))
+    end = address + PyBytes_GET_SIZE(frame)
     if not _FIRST_VERSION <= version <= _LAST_VERSION:
         return None
     # The header's tags, and the number of topics in one byte.
-    if end - place < _INT32_SIZE + 2 or place[4] or not 1 <= place[5] <= _LARGEST_SHORT:
+    if end - address < _INT32_SIZE + 2 or address[4] or not 1 <= address[5] <= _LARGEST_SHORT:
         return None
-    count = place[5] - 1
-    place += _INT32_SIZE + 2
+    count = address[5] - 1
+    address += _INT32_SIZE + 2
     batches: list[Any] = []
     for _ in range(count):
         size = _ID_SIZE
         if version < _IDS_FROM:
-            if end - place < 1 or not 1 <= place[0] <= _LARGEST_SHORT:
+            if end - address < 1 or not 1 <= address[0] <= _LARGEST_SHORT:
                 return None
-            size = place[0] - 1
-            place += 1
+            size = address[0] - 1
+            address += 1
         # The name or id, and the number of partitions in one byte.
-        if end - place < size + 1 or not 1 <= place[size] <= _LARGEST_SHORT:
+        if end - address < size + 1 or not 1 <= address[size] <= _LARGEST_SHORT:
             return None
         topic: Any
         if version < _IDS_FROM:
             try:
-                topic = PyUnicode_DecodeUTF8(cython.cast(cython.p_char, place), size, cython.NULL)
+                topic = PyUnicode_DecodeUTF8(cython.cast(cython.p_char, address), size, cython.NULL)
             except UnicodeDecodeError:
                 return None
         else:
-            topic = PyBytes_FromStringAndSize(cython.cast(cython.p_char, place), size)
-        place += size
-        partitions_left = place[0] - 1
-        place += 1
+            topic = PyBytes_FromStringAndSize(cython.cast(cython.p_char, address), size)
+        address += size
+        partitions_left = address[0] - 1
+        address += 1
         # A partition, and the topic's tags behind the last one.
-        while partitions_left and end - place > _PARTITION_SIZE:
+        while partitions_left and end - address > _PARTITION_SIZE:
             # No error; no record errors, no message, no tags.
-            if place[4] or place[5]:
+            if address[4] or address[5]:
                 return None
-            if place[_PARTITION_SIZE - 3] != 1 or place[_PARTITION_SIZE - 2] or place[_PARTITION_SIZE - 1]:
+            if address[_PARTITION_SIZE - 3] != 1 or address[_PARTITION_SIZE - 2] or address[_PARTITION_SIZE - 1]:
                 return None
-            batches.append((topic, read_integer(place, 4), read_integer(place + 6, 8), read_integer(place + 14, 8)))
-            place += _PARTITION_SIZE
+            batches.append(
+                (topic, read_integer(address, 4), read_integer(address + 6, 8), read_integer(address + 14, 8))
+            )
+            address += _PARTITION_SIZE
             partitions_left -= 1
-        if partitions_left or end - place < 1 or place[0]:
+        if partitions_left or end - address < 1 or address[0]:
             return None
-        place += 1
+        address += 1
     # Bytes behind the tags are ignored.
-    if end - place < _INT32_SIZE + 1 or place[_INT32_SIZE]:
+    if end - address < _INT32_SIZE + 1 or address[_INT32_SIZE]:
         return None
-    return Acknowledged(read_integer(place, 4), batches)
+    return Acknowledged(read_integer(address, 4), batches)
 
 
 def _other_topic(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
@@ -289,31 +291,31 @@ def _add_piece(buffers: list[Any], begin: Any, end: Any) -> int:
     return size
 
 
-def _put_int32(place: Any, value: int) -> Any:
+def _put_int32(address: Any, value: int) -> Any:
     """Write ``value``, which is not negative, and return the address behind it."""
-    place[0] = (value >> 24) & 0xFF
-    place[1] = (value >> 16) & 0xFF
-    place[2] = (value >> 8) & 0xFF
-    place[3] = value & 0xFF
-    return place + 4
+    address[0] = (value >> 24) & 0xFF
+    address[1] = (value >> 16) & 0xFF
+    address[2] = (value >> 8) & 0xFF
+    address[3] = value & 0xFF
+    return address + 4
 
 
-def _put_length(place: Any, length: int) -> Any:
+def _put_length(address: Any, length: int) -> Any:
     """Write the length of a compact array, string or records, and return the address behind it."""
     length += 1
     while length > _LARGEST_SHORT:
-        place[0] = length & 0x7F | 0x80
+        address[0] = length & 0x7F | 0x80
         length >>= 7
-        place += 1
-    place[0] = length
-    return place + 1
+        address += 1
+    address[0] = length
+    return address + 1
 
 
-def read_integer(place: Any, size: int) -> int:
+def read_integer(address: Any, size: int) -> int:
     """Return the signed integer of ``size`` bytes."""
     value = 0
     for here in range(size):
-        value = value << 8 | place[here]
+        value = value << 8 | address[here]
     unused = 64 - 8 * size
     number: int = cython.cast(cython.longlong, value << unused) >> unused
     return number

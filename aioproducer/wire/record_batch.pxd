@@ -23,7 +23,7 @@ cdef unsigned int _REVERSED_POLYNOMIAL
 cdef Py_ssize_t _SIZE, _SHORT_BODY
 
 @cython.locals(
-    start="unsigned char *", place="unsigned char *", covered="unsigned char *", end="unsigned char *", checksum=cython.uint
+    start="unsigned char *", address="unsigned char *", covered="unsigned char *", end="unsigned char *", checksum=cython.uint
 )
 cdef bytes write_header(
     object body,
@@ -37,10 +37,10 @@ cdef bytes write_header(
     long long base_sequence,
 )
 
-cdef unsigned int _checksum_of(const unsigned char *place, const unsigned char *end, unsigned int value) noexcept
+cdef unsigned int _checksum_of(const unsigned char *address, const unsigned char *end, unsigned int value) noexcept
 
 @cython.locals(index=cython.int)
-cdef unsigned char *_put(unsigned char *place, long long value, int size) noexcept
+cdef unsigned char *_put(unsigned char *address, long long value, int size) noexcept
 
 @cython.locals(checksum=cython.uint, odd=cython.uint, index=cython.int)
 cdef object _fill_checksums()

@@ -555,11 +555,11 @@ def write_header(
     """``encode_header`` of a producer's batch for compiled modules: its numbers fit, as they have these sizes."""
     header: bytes = PyBytes_FromStringAndSize(cython.NULL, _SIZE)
     start = cython.cast(cython.p_uchar, PyBytes_AS_STRING(header))
-    place = _put(start, 0, 8)
-    place = _put(place, _SIZE - 12 + body_size, 4)
-    place = _put(place, -1, 4)
-    place = _put(place, 2, 1)
-    covered = place + 4
+    address = _put(start, 0, 8)
+    address = _put(address, _SIZE - 12 + body_size, 4)
+    address = _put(address, -1, 4)
+    address = _put(address, 2, 1)
+    covered = address + 4
     end = _put(covered, attributes, 2)
     end = _put(end, record_count - 1, 4)
     end = _put(end, base_timestamp, 8)
@@ -575,25 +575,25 @@ def write_header(
         checksum = _checksum_of(covered, covered + body_size, checksum)
     else:
         checksum = crc32c(body, checksum)
-    _put(place, checksum, 4)
+    _put(address, checksum, 4)
     return header
 
 
-def _checksum_of(place: Any, end: Any, value: int) -> int:
-    """Return the ``crc32c`` of the bytes from ``place`` to ``end``, for few bytes."""
+def _checksum_of(address: Any, end: Any, value: int) -> int:
+    """Return the ``crc32c`` of the bytes from ``address`` to ``end``, for few bytes."""
     value = ~value
-    while place < end:
-        value = _CHECKSUMS[(value ^ place[0]) & 0xFF] ^ (value >> 8)
-        place += 1
+    while address < end:
+        value = _CHECKSUMS[(value ^ address[0]) & 0xFF] ^ (value >> 8)
+        address += 1
     return ~value
 
 
-def _put(place: Any, value: int, size: int) -> Any:
+def _put(address: Any, value: int, size: int) -> Any:
     """Write ``value`` in ``size`` bytes, the highest first; return the address behind them."""
     for index in range(size):
-        place[size - 1 - index] = value & 0xFF
+        address[size - 1 - index] = value & 0xFF
         value >>= 8
-    return place + size
+    return address + size
 
 
 def _fill_checksums() -> None:

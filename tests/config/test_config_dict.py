@@ -48,7 +48,7 @@ def choices(type_: object) -> list[object]:
     ]
 
 
-def test_the_file_is_what_the_definition_of_the_keys_yields() -> None:
+def test_the_file_equals_the_generated_one() -> None:
     assert Path(config_dict.__file__).read_text() == config_dict_source(), (
         "run python -m aioproducer.config.config_dict_source"
     )

@@ -212,7 +212,7 @@ def test_a_password_is_copied_but_not_pickled() -> None:
         pickle.dumps(password)
 
 
-def test_a_callable_stands_for_a_value_only_where_the_key_takes_one() -> None:
+def test_a_callable_replaces_a_value_only_if_the_key_accepts_one() -> None:
     taking = ConfigKey("k", Type.PASSWORD, None, Importance.LOW, "K.", takes_callables=True)
     assert taking.parse(str) is str
     assert taking.parse("a") == Password("a")

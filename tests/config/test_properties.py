@@ -35,7 +35,7 @@ PROVIDER = "org.apache.kafka.common.config.provider."
         ("a=1\x0b2\x85", {"a": "1\x0b2\x85"}),
     ],
 )
-def test_parse_properties(text: str, entries: dict[str, str]) -> None:
+def test_properties_are_parsed_as_by_java(text: str, entries: dict[str, str]) -> None:
     assert parse_properties(text) == entries
 
 

@@ -71,7 +71,7 @@ def test_user_name_and_password_in_a_jaas_entry(mechanism: str, module: str) -> 
 
 
 @pytest.mark.parametrize(("tokenauth", "is_token"), [("true", True), ("TRUE", True), ("false", False), ("yes", False)])
-def test_delegation_tokens(tokenauth: str, is_token: bool) -> None:
+def test_the_option_tokenauth_marks_a_delegation_token(tokenauth: str, is_token: bool) -> None:
     made = config(mechanism="SCRAM-SHA-256", jaas=f'{SCRAM} required tokenauth="{tokenauth}" {LOGIN}')
     assert made.sasl_credentials().is_token is is_token
 
@@ -159,7 +159,7 @@ def test_only_plain_and_scram_have_credentials() -> None:
         ),
     ],
 )
-def test_contradictions_of_plain_and_scram_say_what_to_do(given: dict[str, object], says: str) -> None:
+def test_errors_of_contradictions_of_plain_and_scram_name_the_remedy(given: dict[str, object], says: str) -> None:
     assert says in refusal(**given)
 
 
@@ -225,7 +225,7 @@ def test_keys_precede_the_options_of_the_jaas_entry() -> None:
     assert made.sasl_oauthbearer_scope == "b"
 
 
-def test_extensions() -> None:
+def test_extensions_are_parsed() -> None:
     made = config(mechanism="OAUTHBEARER", sasl_token_provider=token, sasl_oauthbearer_extensions="a=b, traceId = 1=2 ")
     assert made.sasl_extensions == {"a": "b", "traceId": "1=2"}
 
@@ -315,7 +315,7 @@ def test_a_token_of_a_file_needs_no_credentials() -> None:
         ),
     ],
 )  # fmt: skip
-def test_contradictions_of_oauthbearer_say_what_to_do(given: dict[str, object], says: str) -> None:
+def test_errors_of_contradictions_of_oauthbearer_name_the_remedy(given: dict[str, object], says: str) -> None:
     assert says in refusal(**given)
 
 
@@ -336,7 +336,7 @@ def test_msk_iam_needs_nothing_but_the_mechanism() -> None:
         ),
     ],
 )
-def test_contradictions_of_msk_iam_say_what_to_do(given: dict[str, object], says: str) -> None:
+def test_errors_of_contradictions_of_msk_iam_name_the_remedy(given: dict[str, object], says: str) -> None:
     assert says in refusal(mechanism="AWS_MSK_IAM", **given)
 
 
@@ -397,7 +397,7 @@ def test_sasl_keys_without_sasl_log_one_warning(caplog: pytest.LogCaptureFixture
     )
 
 
-def test_an_ssl_context_goes_with_sasl_ssl() -> None:
+def test_an_ssl_context_may_be_used_with_sasl_ssl() -> None:
     context = ssl.create_default_context()
     assert config(mechanism="PLAIN", **USER, ssl_context=context).ssl_context is context
     assert "ssl_context needs security.protocol SSL or SASL_SSL, not SASL_PLAINTEXT" in refusal(
@@ -422,14 +422,14 @@ def test_ssl_keys_count_for_sasl_ssl_alone(caplog: pytest.LogCaptureFixture) -> 
         ({"mechanism": "OAUTHBEARER", "sasl_token_provider": token}, "token for OAUTHBEARER"),
     ],
 )
-def test_what_travels_readable_to_another_machine_is_warned_of(
+def test_a_secret_that_is_sent_unencrypted_to_another_machine_is_logged(
     given: dict[str, object], what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     servers = "localhost:1,127.8.8.8:1,[::1]:1,a.localhost:1,b.example.com:1,10.0.0.1:1"
     config(**given, security_protocol="SASL_PLAINTEXT", bootstrap_servers=servers)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert f"the {what} travels readable to b.example.com, 10.0.0.1; SASL_SSL encrypts it" in record.getMessage()
+    assert f"the {what} is sent unencrypted to b.example.com, 10.0.0.1: use SASL_SSL" in record.getMessage()
 
 
 def test_nothing_is_warned_of_where_nothing_is_readable(caplog: pytest.LogCaptureFixture) -> None:

@@ -58,7 +58,7 @@ def test_a_url_that_is_not_allowed_is_rejected_by_the_configuration(url: str, sa
 
 
 @pytest.mark.parametrize("retriever", ["ClientCredentials", "JwtBearer"])
-def test_a_retriever_that_asks_a_server_takes_no_file(retriever: str) -> None:
+def test_a_retriever_that_calls_a_server_accepts_no_file(retriever: str) -> None:
     assert "the scheme 'file' cannot be used" in refusal("file:///run/token", retriever)
 
 

@@ -217,7 +217,7 @@ def test_a_frame_has_at_most_2_gib() -> None:
         encode_request(ProduceRequest(topic_data=data), 13, 1, None)
 
 
-def test_apis() -> None:
+def test_every_api_lists_its_versions() -> None:
     produce = APIS[ApiKey.PRODUCE]
     assert produce.request is ProduceRequest
     assert (produce.min_version, produce.max_version) == (3, 13)

@@ -19,7 +19,7 @@ from aioproducer.protocol.schema import LATEST, STRING, Struct, int32, parse_ver
     ("text", "versions"),
     [("3+", range(3, LATEST + 1)), ("2-5", range(2, 6)), ("7", range(7, 8)), ("none", range(0))],
 )
-def test_versions(text: str, versions: range) -> None:
+def test_ranges_of_versions_are_parsed(text: str, versions: range) -> None:
     assert parse_versions(text) == versions
 
 

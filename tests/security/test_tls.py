@@ -148,7 +148,7 @@ def test_system_certificates_are_trusted_unless_others_are_given(files: Files) -
     ],
     ids=["pem", "pem by type", "pkcs12", "pkcs12 called jks", "inline"],
 )
-def test_trust_stores(files: Files, trust: Callable[[Files], Mapping[str, object]]) -> None:
+def test_trust_stores_are_read_in_every_form(files: Files, trust: Callable[[Files], Mapping[str, object]]) -> None:
     client, _ = handshake(context_of(**trust(files)), files.broker_context())
     assert client.version() == "TLSv1.3"
 
@@ -172,7 +172,7 @@ def test_trust_stores(files: Files, trust: Callable[[Files], Mapping[str, object
     ids=["pem", "pkcs12", "inline", "inline encrypted"],
 )
 @pytest.mark.parametrize("memory_file", [True, False])
-def test_mutual_tls(
+def test_client_certificates_are_read_in_every_form(
     files: Files,
     key: Callable[[Files], Mapping[str, object]],
     memory_file: bool,
@@ -268,7 +268,7 @@ def test_the_host_name_is_checked_unless_disabled(files: Files) -> None:
     handshake(unchecked, files.broker_context(), "other.example")
 
 
-def test_tls_versions(files: Files) -> None:
+def test_enabled_protocols_limit_the_tls_version(files: Files) -> None:
     trust = {"ssl_truststore_location": files.paths["trust.pem"]}
     old = context_of(**trust, ssl_enabled_protocols="TLSv1.2")
     assert handshake(old, files.broker_context())[0].version() == "TLSv1.2"
@@ -398,7 +398,9 @@ def test_invalid_inline_keys_are_rejected(files: Files) -> None:
         assert files.key.decode()[40:80] not in str(caught.value)
 
 
-def test_pkcs12_without_cryptography_says_what_to_install(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_pkcs12_without_cryptography_names_the_package(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real_import = builtins.__import__
 
     def without_cryptography(name: str, *args: object, **kwargs: object) -> object:

@@ -54,7 +54,7 @@ def test_control_batches_of_kafka_are_read() -> None:
     st.integers(0, 2**15 - 1),
     st.integers(-1, 2**63 - 1),
 )
-def test_round_trip(
+def test_records_round_trip(
     control_type: ControlRecordType, coordinator_epoch: int, producer_id: int, producer_epoch: int, timestamp: int
 ) -> None:
     batch = RecordBatch(

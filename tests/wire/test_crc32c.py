@@ -16,7 +16,7 @@ from aioproducer.wire import crc32c as module
 from aioproducer.wire.crc32c import crc32c
 
 
-def test_known_values() -> None:
+def test_known_values_have_their_checksum() -> None:
     assert crc32c([b"123456789"]) == 0xE3069283
     assert crc32c([bytes(32)]) == 0x8A9136AA
     assert crc32c([]) == 0

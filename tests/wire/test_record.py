@@ -40,7 +40,7 @@ def test_a_record_is_encoded_as_specified(record: bytes, encoded: str) -> None:
 
 
 @given(st.integers(0, 2**31 - 1) | st.integers(0, 5), DELTAS, NULLABLE, NULLABLE, HEADERS)
-def test_round_trip(
+def test_records_round_trip(
     offset_delta: int,
     timestamp_delta: int,
     key: bytes | None,

@@ -116,7 +116,7 @@ def test_batches_are_written_like_those_of_kafka(name: str) -> None:
     partition_leader_epoch=st.integers(-1, INT32_MAX),
     transactional=st.booleans(),
 )
-def test_round_trip(
+def test_records_round_trip(
     name: str,
     records: list[SimpleRecord],
     level: int | None,
@@ -186,7 +186,7 @@ def test_a_header_view_with_wider_elements_counts_bytes() -> None:
         (batch_attributes(3, timestamp_type=1, transactional=True, control=True, delete_horizon=True), 0x7B),
     ],
 )
-def test_attributes(attributes: int, value: int) -> None:
+def test_attributes_have_their_bits(attributes: int, value: int) -> None:
     assert attributes == value
 
 

@@ -278,8 +278,10 @@ class GroupCoordinator:
         shard = self._shard(group_id)
         guard = shard.begin_verification(transaction.producer_id, transaction.producer_epoch, adds=adds)
         if guard is not None and (adds or self._broker.config.transaction_partition_verification_enable):
-            place = GROUP_METADATA_TOPIC, shard.partition.index
-            code = (await verifier.add_or_verify(*transaction, [place], verify_only=not adds))[place]
+            topic_partition = GROUP_METADATA_TOPIC, shard.partition.index
+            code = (await verifier.add_or_verify(*transaction, [topic_partition], verify_only=not adds))[
+                topic_partition
+            ]
             if code:
                 raise broker_error(verification_code(code, version))
         return guard

@@ -42,7 +42,7 @@ async def test_keys_that_are_not_listed_are_removed(version: int) -> None:
     assert node.image.topics["b"].configs == {"retention.ms": "5", "segment.ms": "6"}
 
 
-async def test_nodes() -> None:
+async def test_the_configurations_of_nodes_are_replaced() -> None:
     node = administered(2)
     for name in ("1", ""):
         assert await set_to(node, (BROKER, name, [("log.retention.ms", "7")])) == [(0, None)]
@@ -88,7 +88,9 @@ async def test_validate_only_changes_nothing() -> None:
         ("", [("retention.ms", "7")], 42, "Default topic resources are not allowed."),
     ],
 )
-async def test_topics(name: str, settings: list[Setting], code: int, text: str | None) -> None:
+async def test_wrong_configurations_of_topics_are_refused_as_by_kafka(
+    name: str, settings: list[Setting], code: int, text: str | None
+) -> None:
     node = with_topics("a", "other", retention_ms="5")
     assert await set_to(node, (TOPIC, name, settings), (TOPIC, "other", [])) == [(code, text), (0, None)]
     assert node.image.topics["a"].configs == {"retention.ms": "5"}, "all of a resource's keys or none"

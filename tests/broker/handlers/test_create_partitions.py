@@ -46,14 +46,14 @@ def with_topics(*names: str, nodes: int = 1) -> Node:
 
 
 @pytest.mark.parametrize("version", create_partitions.VERSIONS)
-async def test_more_partitions(version: int) -> None:
+async def test_topics_get_more_partitions(version: int) -> None:
     node = with_topics("a", "b")
     assert await enlarge(node, ("a", 5, None), ("b", 3, [[1]]), version=version) == [("a", 0, None), ("b", 0, None)]
     assert len(node.image.topics["a"].partitions) == 5
     assert len(node.image.topics["b"].partitions) == 3
 
 
-async def test_assignments() -> None:
+async def test_new_partitions_get_the_assigned_replicas() -> None:
     node = with_topics("a", nodes=3)
     assert await enlarge(node, ("a", 4, [[3], [2]])) == [("a", 0, None)]
     assert [partition.replicas for partition in node.image.topics["a"].partitions[2:]] == [[3], [2]]

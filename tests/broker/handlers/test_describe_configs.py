@@ -130,7 +130,7 @@ async def test_a_value_in_another_unit_is_used_but_not_listed_as_in_kafka() -> N
         ("cleanup.policy", 7),
     ],
 )
-async def test_types(key: str, number: int) -> None:
+async def test_every_value_has_its_type(key: str, number: int) -> None:
     assert (await one(with_topic(), TOPIC, "a", key)).config_type == number
 
 
@@ -140,7 +140,7 @@ async def test_keys_without_effect_are_documented_as_such() -> None:
     assert config.documentation.endswith("No effect here: Files grow as they are written.")
 
 
-async def test_a_broker() -> None:
+async def test_a_broker_describes_its_keys_with_their_sources() -> None:
     node = with_topic(num_partitions=3, broker_rack="r")
     (result,) = await describe(node, (BROKER, "1", None))
     told = {config.name: config for config in result.configs}

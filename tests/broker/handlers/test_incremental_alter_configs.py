@@ -126,7 +126,9 @@ async def test_validate_only_changes_nothing() -> None:
         ("a", [], 0, None),
     ],
 )
-async def test_topics(name: str, changes: list[Change], code: int, text: str | None) -> None:
+async def test_wrong_changes_of_topics_are_refused_as_by_kafka(
+    name: str, changes: list[Change], code: int, text: str | None
+) -> None:
     node = with_topics("a", "other", retention_ms="5")
     answers = await alter(node, (TOPIC, name, changes), (TOPIC, "other", [("retention.ms", SET, "6")]))
     assert answers == [(code, text), (0, None)]
@@ -192,7 +194,7 @@ async def test_other_types_of_resources_are_refused(kind: int) -> None:
         ),
     ],
 )
-async def test_brokers(name: str, change: Change, code: int, text: str | None) -> None:
+async def test_changes_of_brokers_have_kafkas_result(name: str, change: Change, code: int, text: str | None) -> None:
     node = administered(2)
     assert await alter(node, (BROKER, name, [change])) == [(code, text)]
     key, _, value = change

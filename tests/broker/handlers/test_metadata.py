@@ -27,7 +27,7 @@ def named(*names: str, create: bool = True) -> MetadataRequest:
 
 
 @pytest.mark.parametrize("version", range(14))
-async def test_all_topics(scene: Scene, version: int) -> None:
+async def test_all_topics_are_returned_in_every_version(scene: Scene, version: int) -> None:
     scene.cluster.create_topic("u", 1)
     request = MetadataRequest(topics=[] if version == 0 else None)
     response = await scene.ask(request, version)

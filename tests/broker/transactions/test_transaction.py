@@ -258,7 +258,9 @@ class TestEndTxnOfNewTransactions:
             (S.PREPARE_ABORT, False, False, FENCED),
         ],
     )
-    def test_the_table(self, state: S, commit: bool, repeated: bool, answer: object) -> None:
+    def test_every_state_and_epoch_has_kafkas_response(
+        self, state: S, commit: bool, repeated: bool, answer: object
+    ) -> None:
         driver = Driver(state, epoch=5)
         decision = driver.end(before(driver.producer) if repeated else None, commit=commit)
         assert (ENDS if isinstance(decision, TransactionMetadata) else decision) == answer
@@ -355,7 +357,7 @@ class TestEndTxnOfOldTransactions:
             (S.PREPARE_ABORT, True, ITS),
         ],
     )
-    def test_the_table(self, state: S, commit: bool, answer: object) -> None:
+    def test_every_state_and_epoch_has_kafkas_response(self, state: S, commit: bool, answer: object) -> None:
         driver = Driver(state, epoch=5)
         assert driver.end(before(driver.producer), commit=commit, version=0) == FENCED
         assert driver.end(ProducerIdAndEpoch(100, 6), commit=commit, version=0) == FENCED

@@ -59,7 +59,7 @@ CREDENTIALS = {
         ("msk", {"boto3", "botocore"}),
     ],
 )
-async def test_nothing_that_takes_long_is_imported_on_the_loop(kind: str, imported: set[str], tmp_path: Path) -> None:
+async def test_no_slow_module_is_imported_on_the_loop(kind: str, imported: set[str], tmp_path: Path) -> None:
     key = rsa.generate_private_key(65537, 2048)
     key_file = tmp_path / "key.pem"
     key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

@@ -76,7 +76,7 @@ class TestUrls:
             ("", "the scheme is missing: allowed"),
         ],
     )
-    def test_other_urls_are_rejected_with_what_is_allowed(self, url: str, text: str) -> None:
+    def test_other_urls_are_rejected_with_the_allowed_ones(self, url: str, text: str) -> None:
         with pytest.raises(ConfigurationError, match=r"sasl\.oauthbearer") as caught:
             http_url(KEY, url)
         assert text in str(caught.value)
@@ -315,7 +315,7 @@ def test_kafkas_keys_choose_the_provider(others: dict[str, Any], kind: type) -> 
     assert type(provider_from(Settings(**given), time.time)) is kind
 
 
-def test_the_users_provider_comes_before_all_others() -> None:
+def test_the_users_provider_precedes_all_others() -> None:
     settings = Settings(sasl_token_provider=user_provider, sasl_oauthbearer_token_endpoint_url="file:///var/token")
     assert provider_from(settings, time.time) is user_provider
     settings = Settings(sasl_oauthbearer_jwt_retriever_class=user_provider)
