@@ -80,7 +80,7 @@ async def a_scene(nodes: int = 1, **properties: object) -> AsyncIterator[Scene]:
         yield Scene(cluster, network)
 
 
-async def turns(count: int = 20) -> None:
+async def loop_passes(count: int = 20) -> None:
     """Let all ready callbacks run."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -26,7 +26,7 @@ from tests.simulation.sasl import secure
 
 BROKER = ("broker1", 9092)
 GATEWAY = ("gateway", 9192)
-TURNS = 70
+PASSES = 70
 """More passes of the loop than a login takes."""
 
 

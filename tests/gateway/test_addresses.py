@@ -43,13 +43,13 @@ def test_two_rules_are_rejected():
 def test_an_address_without_a_gateway_is_logged_once(passes, caplog):
     address_map = AddressMap({}, port_offset=60_000, pass_unmapped=passes)
     caplog.set_level(logging.WARNING)
-    told = ("2001-db8--1" + REFUSED_SUFFIX, 9092) if not passes else ("2001:db8::1", 9092)
+    translated = ("2001-db8--1" + REFUSED_SUFFIX, 9092) if not passes else ("2001:db8::1", 9092)
     for _ in range(3):
-        assert address_map.translate("2001:db8::1", 9092) == told
+        assert address_map.translate("2001:db8::1", 9092) == translated
     assert address_map.unmapped == 3
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"No gateway is known for the broker at 2001:db8::1:9092: clients receive {told[0]}:9092. "
+        f"No gateway is known for the broker at 2001:db8::1:9092: clients receive {translated[0]}:9092. "
         "Add it to the address map."
     )
 

@@ -58,8 +58,8 @@ def fetch_response(number, size):
     return struct.pack(">i", len(body)) + body
 
 
-async def settle(turns=50):
-    for _ in range(turns):
+async def run_callbacks(passes=50):
+    for _ in range(passes):
         await asyncio.sleep(0)
 
 
@@ -101,7 +101,7 @@ async def test_a_broker_that_does_not_read_pauses_its_client(scene):
     body = bytes(5_000_000)
     request = struct.pack(">ihhi", len(body) + 8, 12, 4, 1) + body
     client.send(request)
-    await settle(200)
+    await run_callbacks(200)
     assert client.pending
     assert gateway.metrics()["bytes_from_clients"] < 2_000_000
     broker.transport.resume_reading()
@@ -118,7 +118,7 @@ async def test_a_client_that_does_not_read_pauses_the_broker(scene):
     client.transport.pause_reading()
     response = fetch_response(1, 5_000_000)
     broker.send(response)
-    await settle(200)
+    await run_callbacks(200)
     assert broker.pending
     assert gateway.metrics()["bytes_from_broker"] < 2_000_000
     client.transport.resume_reading()
@@ -156,10 +156,10 @@ async def test_unanswered_requests_are_limited(scene):
     client, broker = await scene.pair(gateway)
     for number in range(20):
         client.send(request_frame(number))
-        await settle(10)
+        await run_callbacks(10)
     size = len(request_frame(0))
     await until(lambda: len(broker.received) == 5 * size)
-    await settle()
+    await run_callbacks()
     assert len(broker.received) == 5 * size
     for number in range(20):
         await until(lambda number=number: len(broker.received) > number * size)
@@ -174,7 +174,7 @@ async def test_a_broker_that_never_answers_is_disconnected(scene, caplog):
     client, broker = await scene.pair(gateway)
     for number in range(8):
         client.send(request_frame(number))
-        await settle(10)
+        await run_callbacks(10)
     await client.end()
     await broker.end()
     await until(lambda: not gateway.metrics()["connections"])
@@ -191,9 +191,9 @@ async def test_the_end_of_a_client_with_many_unanswered_requests_is_noticed(scen
     client.send(sent)
     await broker.receive(sent)
     client.send(request_frame(8))
-    await settle()
+    await run_callbacks()
     stopping = asyncio.ensure_future(gateway.stop(60)) if stop else None
-    await settle()
+    await run_callbacks()
     client.transport.abort()
     await broker.end()
     await until(lambda: not gateway.metrics()["connections"])
@@ -226,7 +226,7 @@ async def test_held_bytes_of_a_closed_client_reach_the_broker(scene):
     client.send(request_frame(1))
     await broker.receive(request_frame(1))
     client.send(held)
-    await settle()
+    await run_callbacks()
     assert not broker.received
     client.transport.close()
     await broker.end()
@@ -240,7 +240,7 @@ async def test_held_bytes_that_are_no_request_end_the_client(scene, caplog):
     client.send(request_frame(1))
     await broker.receive(request_frame(1))
     client.send(b"\xff\xff\xff\xff")
-    await settle()
+    await run_callbacks()
     assert not client.lost
     broker.send(heartbeat_response(1))
     await client.end()
@@ -258,7 +258,7 @@ def test_each_response_restarts_the_brokers_timeout(caplog):
         client, broker = await scene.pair(gateway)
         for number in range(3):
             client.send(request_frame(number))
-            await settle(10)
+            await run_callbacks(10)
         await asyncio.sleep(500)
         broker.send(heartbeat_response(0))
         await asyncio.sleep(500)
@@ -294,7 +294,7 @@ async def test_held_bytes_are_limited(scene):
         request_frame(number, ProduceRequest(transactional_id="t" * 500, acks=0), 9) for number in range(8000)
     )
     client.send(held)
-    await settle(200)
+    await run_callbacks(200)
     assert not broker.received
     assert client.pending
     assert gateway.metrics()["bytes_from_clients"] < 500_000
@@ -412,7 +412,7 @@ async def test_requests_before_an_invalid_one_are_answered(scene, caplog):
     await broker.receive(request_frame(1) + request_frame(2))
     client.send(request_frame(4))
     broker.send(heartbeat_response(1))
-    await settle()
+    await run_callbacks()
     assert not client.lost
     broker.send(heartbeat_response(2))
     await client.end()
@@ -430,7 +430,7 @@ async def test_an_invalid_request_in_pieces_ends_its_client(scene):
     # A Produce request whose client id has the length -2.
     body = struct.pack(">hhih", 0, 7, 5, -2) + bytes(50)
     client.send(struct.pack(">i", len(body)) + body[:26])
-    await settle()
+    await run_callbacks()
     client.send(body[26:])
     await client.end()
     await broker.end()
@@ -628,7 +628,7 @@ async def test_stopping_waits_for_responses(scene):
     client.send(rest[20:] + request_frame(3))
     await broker.receive(rest[20:])
     broker.send(heartbeat_response(1) + heartbeat_response(2)[:9])
-    await settle()
+    await run_callbacks()
     assert not stopping.done()
     broker.send(heartbeat_response(2)[9:])
     await client.end()
@@ -689,7 +689,7 @@ async def test_an_ended_session_is_freed(scene):
     (session,) = map(weakref.ref, gateway._sessions)
     client.transport.close()
     await until(lambda: not gateway.metrics()["connections"])
-    await settle()
+    await run_callbacks()
     gc.collect()
     assert session() is None
 
@@ -723,6 +723,6 @@ async def test_five_hundred_clients_that_do_not_read_take_limited_memory():
             client.transport.receive_window = 0
             client.transport.write([fetch_request(1)])
         await until(lambda: gateway.metrics()["responses"] == 500)
-        await settle()
+        await run_callbacks()
         assert gateway.metrics()["bytes_from_broker"] <= 500 * 256 * 1024
         await gateway.stop(0)

@@ -18,7 +18,7 @@ from aioproducer.gateway import AddressMap, Gateway
 from aioproducer.protocol import ApiKey, encode_request
 from aioproducer.protocol.messages import ApiVersionsRequest, SaslHandshakeRequest
 from aioproducer.transport.memory import MemoryNetwork
-from tests.gateway.gated import GATEWAY, TURNS, correlation_ids, gated, login_of, metadata_request, without_threads
+from tests.gateway.gated import GATEWAY, PASSES, correlation_ids, gated, login_of, metadata_request, without_threads
 from tests.simulation import Fault, World, run
 from tests.simulation.sasl import PLAIN, SCRAM, secure
 
@@ -366,14 +366,14 @@ def test_scram_computes_in_a_thread():
 def test_a_client_that_disconnects_during_the_login_leaves_nothing(config, how):
     """At every pass of the loop."""
 
-    def play(turns):
+    def play(passes):
         async def scenario(world):
             secure(world.cluster)
             without_threads(world)
             async with gated(world, login_of(**config)) as scene:
                 client = await scene.client()
                 client.send(metadata_request(0))
-                for _ in range(turns):
+                for _ in range(passes):
                     await asyncio.sleep(0)
                 getattr(client.transport, how)()
                 await world.until(lambda: not scene.metric("connections"))
@@ -383,7 +383,7 @@ def test_a_client_that_disconnects_during_the_login_leaves_nothing(config, how):
 
         return run(scenario, nodes=1)[0]
 
-    assert any(play(turns) for turns in range(TURNS))
+    assert any(play(passes) for passes in range(PASSES))
 
 
 @BOTH
@@ -391,14 +391,14 @@ def test_stopping_during_the_login_leaves_nothing(config, caplog):
     """At every pass of the loop."""
     caplog.set_level(logging.WARNING)
 
-    def play(turns):
+    def play(passes):
         async def scenario(world):
             secure(world.cluster)
             without_threads(world)
             making = Watching(**config)
             async with gated(world, making) as scene:
                 client = await scene.client()
-                for _ in range(turns):
+                for _ in range(passes):
                     await asyncio.sleep(0)
                 began = world.loop.time()
                 await scene.gateway.stop()
@@ -410,7 +410,7 @@ def test_stopping_during_the_login_leaves_nothing(config, caplog):
 
         return run(scenario, nodes=1)[0]
 
-    seen = {play(turns) for turns in range(TURNS)}
+    seen = {play(passes) for passes in range(PASSES)}
     # It was stopped before connecting, in each step of the exchange, and after it.
     assert seen >= set(range(4))
     assert not [record for record in caplog.records if record.name.startswith("aioproducer.gateway")]

@@ -200,8 +200,8 @@ def test_an_unknown_tagged_field_is_kept(data, cuts):
     # The tagged fields of the broker, of the message, of the header: from the last to the first.
     at = frame.index(b"\x02r") + 2
     assert frame[at] == frame[-1] == frame[4] == 0
-    for place in (len(frame) - 1, at, 4):
-        frame[place : place + 1] = unknown
+    for position in (len(frame) - 1, at, 4):
+        frame[position : position + 1] = unknown
     whole = struct.pack(">i", len(frame)) + frame
     passing = Passing(lambda host, port: ("longer", 2), Expected(7, ApiKey.METADATA, 12))
     (got,) = sized(passing.feed(pieces_of(whole, cuts)))

@@ -329,11 +329,11 @@ def test_no_reader_is_generated_for_messages_that_are_only_written(monkeypatch: 
     """A client writes requests and reads responses: generating the other functions too took twice as long."""
     made: list[str] = []
 
-    def noted(source: str, filename: str, mode: str) -> Any:
+    def recorded(source: str, filename: str, mode: str) -> Any:
         made.append(source.partition("(")[0])
         return compile(source, filename, mode)
 
-    monkeypatch.setattr(codec, "compile", noted, raising=False)
+    monkeypatch.setattr(codec, "compile", recorded, raising=False)
     codec.struct_codec.cache_clear()
     codec.message_codec.cache_clear()
     request = encode(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 13)

@@ -76,8 +76,8 @@ MESSAGES = st.builds(
 
 
 def _plain(acks: Any, timeout_ms: Any, batches: Sequence[tuple[str, bytes, int, list[Any]]]) -> PlainProduceRequest:
-    places = [(name, topic_id, partition) for name, topic_id, partition, _ in batches]
-    return PlainProduceRequest(acks, timeout_ms, places, [records for *_, records in batches])
+    targets = [(name, topic_id, partition) for name, topic_id, partition, _ in batches]
+    return PlainProduceRequest(acks, timeout_ms, targets, [records for *_, records in batches])
 
 
 # Topics, of which some occur twice, adjacent or not.

@@ -191,14 +191,14 @@ class Driver:
         write.done(code, self.moment)
         self.serve()
 
-    def settle(self) -> None:
+    def complete_join(self) -> None:
         """Begin the generation of all members that have joined."""
         self.advance(0.01)
 
     def stable(self, count: int, **options: object) -> list[Join]:
         """Return a stable group of ``count`` members, each with its own id as assignment; the leader first."""
         joins = [self.enter(**options) for _ in range(count)]
-        self.settle()
+        self.complete_join()
         assert all(join.code == Code.NONE for join in joins)
         leader = next(join for join in joins if join.answer.member_id == join.answer.leader)
         joins.remove(leader)

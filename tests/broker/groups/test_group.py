@@ -23,7 +23,7 @@ def test_the_first_member_becomes_leader_and_gets_its_own_assignment() -> None:
     assert driver.group.state is GroupState.EMPTY
     join = driver.join("client-1")
     assert not join.answers
-    driver.settle()
+    driver.complete_join()
     assert join.code == Code.NONE
     assert (join.answer.generation_id, join.answer.leader, join.answer.protocol_name) == (1, "client-1", "range")
     assert [member.member_id for member in join.answer.members] == ["client-1"]
@@ -39,7 +39,7 @@ def test_the_first_member_becomes_leader_and_gets_its_own_assignment() -> None:
 def test_before_version_4_no_member_id_is_required() -> None:
     driver = Driver()
     join = driver.join(version=3)
-    driver.settle()
+    driver.complete_join()
     assert join.code == Code.NONE
     assert join.answer.member_id == "client-1"
 
@@ -271,7 +271,7 @@ def test_the_assignor_that_most_members_prefer_is_chosen() -> None:
     assert driver.enter_refused(names=("other",)) == Code.INCONSISTENT_GROUP_PROTOCOL
     assert driver.enter_refused(names=("mine",)) == Code.INCONSISTENT_GROUP_PROTOCOL
     assert driver.enter_refused(protocol_type="connect") == Code.INCONSISTENT_GROUP_PROTOCOL
-    driver.settle()
+    driver.complete_join()
     assert {join.answer.protocol_name for join in joins} == {"sticky"}
 
 
@@ -338,7 +338,7 @@ def test_a_removed_member_that_waits_is_answered() -> None:
 
 def stable_static(driver: Driver, *instance_ids: str) -> list[str]:
     joins = [driver.join(instance_id=instance_id) for instance_id in instance_ids]
-    driver.settle()
+    driver.complete_join()
     leader = next(join for join in joins if join.answer.member_id == join.answer.leader)
     everybody = {join.answer.member_id: (join.request.group_instance_id or "").encode() for join in joins}
     assert driver.sync(leader, everybody).code == Code.NONE
@@ -401,7 +401,7 @@ def test_a_static_member_replaced_twice_answers_each_once() -> None:
 def test_a_static_member_that_rejoins_before_its_sync_syncs_under_its_new_id() -> None:
     driver = Driver()
     joins = [driver.join(instance_id=instance_id) for instance_id in ("one", "two")]
-    driver.settle()
+    driver.complete_join()
     leader, follower = sorted(joins, key=lambda join: join.answer.member_id != join.answer.leader)
     assert driver.sync(leader, {}).code == Code.NONE
     again = driver.join(instance_id=follower.request.group_instance_id)
@@ -433,7 +433,7 @@ def test_the_replacement_of_a_static_member_may_end_during_a_rebalance() -> None
 def test_a_static_member_that_changes_the_protocol_makes_all_join_again() -> None:
     driver = Driver()
     driver.join(instance_id="one", names=("range", "sticky"))
-    driver.settle()
+    driver.complete_join()
     (one,) = driver.group.members
     driver.group.state = GroupState.STABLE
     again = driver.join(instance_id="one", names=("sticky",))
@@ -445,7 +445,7 @@ def test_a_static_member_that_changes_the_protocol_makes_all_join_again() -> Non
 def test_a_static_member_replaced_while_its_leader_assigns() -> None:
     driver = Driver()
     joins = [driver.join(instance_id=name) for name in ("one", "two")]
-    driver.settle()
+    driver.complete_join()
     waits = driver.sync(joins[1])
     again = driver.join(instance_id="two")
     assert waits.code == Code.FENCED_INSTANCE_ID
@@ -468,7 +468,7 @@ def test_a_static_member_replaced_while_it_joins() -> None:
 def test_static_members_stay_when_they_do_not_join_and_leave_with_their_session() -> None:
     driver = Driver()
     joins = [driver.join(instance_id=name, session_ms=120_000) for name in ("one", "two")]
-    driver.settle()
+    driver.complete_join()
     driver.sync(joins[0])
     driver.sync(joins[1])
     again = driver.join(joins[0].answer.member_id, instance_id="one", session_ms=120_000)
@@ -483,7 +483,7 @@ def test_static_members_stay_when_they_do_not_join_and_leave_with_their_session(
 def test_a_rebalance_without_joining_static_members_ends_with_their_sessions() -> None:
     driver = Driver()
     one, two = [driver.join(instance_id=name, session_ms=70_000) for name in ("one", "two")]
-    driver.settle()
+    driver.complete_join()
     driver.sync(one)
     driver.sync(two)
     assert driver.leave(MemberIdentity(member_id="", group_instance_id="two"))[0].error_code == Code.NONE
@@ -500,7 +500,7 @@ def test_a_rebalance_without_joining_static_members_ends_with_their_sessions() -
 def test_an_assignment_takes_effect_when_it_is_written() -> None:
     driver = Driver(writes_at_once=False)
     joins = [driver.enter(), driver.enter()]
-    driver.settle()
+    driver.complete_join()
     follower = driver.sync(joins[1])
     leader = driver.sync(joins[0], {joins[0].answer.member_id: b"a", "stranger": b"s"})
     assert not leader.answers
@@ -513,7 +513,7 @@ def test_an_assignment_takes_effect_when_it_is_written() -> None:
 def test_a_failed_write_of_an_assignment_makes_all_members_join_again() -> None:
     driver = Driver(writes_at_once=False)
     join = driver.enter()
-    driver.settle()
+    driver.complete_join()
     sync = driver.sync(join, {join.answer.member_id: b"a"})
     driver.write(Code.NOT_COORDINATOR)
     assert sync.code == Code.NOT_COORDINATOR
@@ -524,7 +524,7 @@ def test_a_failed_write_of_an_assignment_makes_all_members_join_again() -> None:
 def test_an_assignment_that_is_written_too_late_is_ignored() -> None:
     driver = Driver(writes_at_once=False)
     join = driver.enter()
-    driver.settle()
+    driver.complete_join()
     sync = driver.sync(join, {join.answer.member_id: b"a"})
     driver.enter()
     assert sync.code == Code.REBALANCE_IN_PROGRESS
@@ -538,7 +538,7 @@ def test_waiting_requests_are_answered_when_the_group_closes(phase: str) -> None
     joins = [driver.enter(), driver.enter()]
     waits = list(joins)
     if phase != "joining":
-        driver.settle()
+        driver.complete_join()
         waits = [driver.sync(joins[1])]
     if phase == "writing":
         waits.append(driver.sync(joins[0]))
@@ -572,7 +572,7 @@ def test_a_loaded_group_continues() -> None:
 def test_a_member_without_a_rebalance_timeout_blocks_nothing() -> None:
     driver = Driver()
     join = driver.enter(rebalance_ms=-5)
-    driver.settle()
+    driver.complete_join()
     assert join.code == Code.NONE
     assert driver.group.state is GroupState.EMPTY
 
@@ -602,7 +602,7 @@ def test_commits_are_refused_while_assignments_are_awaited() -> None:
     driver = Driver()
     join = driver.enter()
     assert driver.group.validate_offset_commit("", None, -1) == Code.UNKNOWN_MEMBER_ID
-    driver.settle()
+    driver.complete_join()
     assert driver.group.validate_offset_commit(join.answer.member_id, None, 1) == Code.REBALANCE_IN_PROGRESS
 
 
@@ -620,7 +620,7 @@ def test_commits_keep_a_session_alive() -> None:
 def test_subscriptions_are_read_from_later_versions_by_version_0(version: int) -> None:
     driver = Driver()
     driver.enter(metadata=struct.pack(">h", version) + subscription("orders", version=0)[2:])
-    driver.settle()
+    driver.complete_join()
     assert driver.group.subscribed_topics == {"orders"}
     assert not driver.group.is_subscribed_to("anything")
 
@@ -628,12 +628,12 @@ def test_subscriptions_are_read_from_later_versions_by_version_0(version: int) -
 def test_malformed_subscriptions_are_unknown() -> None:
     driver = Driver()
     driver.enter(metadata=b"?")
-    driver.settle()
+    driver.complete_join()
     assert driver.group.subscribed_topics is None
     assert driver.group.is_subscribed_to("anything")
     others = Driver()
     others.enter(protocol_type="connect")
-    others.settle()
+    others.complete_join()
     assert not others.group.is_subscribed_to("anything")
 
 
@@ -649,7 +649,7 @@ def test_the_time_of_a_state_is_its_start() -> None:
 def test_an_assignment_of_an_earlier_generation_is_ignored() -> None:
     driver = Driver(writes_at_once=False)
     join = driver.enter()
-    driver.settle()
+    driver.complete_join()
     first = driver.sync(join, {join.answer.member_id: b"old"})
     again = driver.join(join.answer.member_id, metadata=subscription("payments"))
     assert first.code == Code.REBALANCE_IN_PROGRESS

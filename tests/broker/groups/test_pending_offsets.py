@@ -295,14 +295,14 @@ class Model:
 
     def finish(self, producer_id: int, commit: bool) -> None:
         self.end += 1
-        for place, (value, record) in self.pending.pop(producer_id, {}).items():
-            if commit and record > self.kept.get(place, (0, -1))[1]:
-                self.kept[place] = value, record
+        for offset_key, (value, record) in self.pending.pop(producer_id, {}).items():
+            if commit and record > self.kept.get(offset_key, (0, -1))[1]:
+                self.kept[offset_key] = value, record
 
-    def delete(self, place: tuple[str, int]) -> None:
-        self.kept.pop(place, None)
+    def delete(self, offset_key: tuple[str, int]) -> None:
+        self.kept.pop(offset_key, None)
         for offsets in self.pending.values():
-            offsets.pop(place, None)
+            offsets.pop(offset_key, None)
 
 
 @settings(max_examples=200, deadline=None)
@@ -349,10 +349,10 @@ async def test_a_load_results_in_the_live_state(
                 clock.wall_ms += 10 * MINUTE_MS
                 before = len(replica.batches)
                 await shard.clean_up(MINUTE_MS)
-                pending = {place for offsets in model.pending.values() for place in offsets}
-                for place in set(model.kept) - pending:
+                pending = {offset_key for offsets in model.pending.values() for offset_key in offsets}
+                for offset_key in set(model.kept) - pending:
                     # Old offsets only: each commit here has the time of the start.
-                    del model.kept[place]
+                    del model.kept[offset_key]
                 model.end += sum(batch.record_count for batch in replica.batches[before:])
             case ("reload", _, _):
                 replica.replicate()

@@ -70,17 +70,17 @@ async def test_configs_in_the_response_have_their_sources() -> None:
     node.controller.alter_node_configs(1, {"log.index.interval.bytes": "8"})
     (result,) = await create(node, topic("a", configs=[("retention.ms", "5")]))
     assert result.configs is not None
-    told = {config.name: (config.value, config.config_source) for config in result.configs}
-    assert list(told) == sorted(told)
-    assert "internal.segment.bytes" not in told
-    assert len(told) == 37
-    assert told["retention.ms"] == ("5", 1)
-    assert told["index.interval.bytes"] == ("8", 2)
-    assert told["segment.bytes"] == ("1048577", 3)
-    assert told["segment.ms"] == ("3600000", 4)
-    assert told["cleanup.policy"] == ("compact,delete", 4)
-    assert told["flush.ms"] == ("9223372036854775807", 5)
-    assert told["min.cleanable.dirty.ratio"] == ("0.5", 5)
+    returned = {config.name: (config.value, config.config_source) for config in result.configs}
+    assert list(returned) == sorted(returned)
+    assert "internal.segment.bytes" not in returned
+    assert len(returned) == 37
+    assert returned["retention.ms"] == ("5", 1)
+    assert returned["index.interval.bytes"] == ("8", 2)
+    assert returned["segment.bytes"] == ("1048577", 3)
+    assert returned["segment.ms"] == ("3600000", 4)
+    assert returned["cleanup.policy"] == ("compact,delete", 4)
+    assert returned["flush.ms"] == ("9223372036854775807", 5)
+    assert returned["min.cleanable.dirty.ratio"] == ("0.5", 5)
     assert not any(config.read_only or config.is_sensitive for config in result.configs)
 
 

@@ -94,7 +94,7 @@ async def test_every_source_of_a_value_is_listed_the_strongest_first() -> None:
     node = with_topic({"retention.ms": "97"}, **{"log.retention.ms": -1})
     node.controller.alter_node_configs(None, {"log.retention.ms": "77"})
     node.controller.alter_node_configs(1, {"log.retention.ms": "66"})
-    places = [
+    sources = [
         ("log.retention.ms", "66", 2),
         ("log.retention.ms", "77", 3),
         ("log.retention.ms", "-1", 4),
@@ -102,14 +102,14 @@ async def test_every_source_of_a_value_is_listed_the_strongest_first() -> None:
     ]
     config = await one(node, TOPIC, "a", "retention.ms")
     assert (config.value, config.config_source) == ("97", 1)
-    assert origins(config) == [("retention.ms", "97", 1), *places]
+    assert origins(config) == [("retention.ms", "97", 1), *sources]
     node.controller.alter_topic_configs("a", {"retention.ms": None})
     config = await one(node, TOPIC, "a", "retention.ms")
-    assert (config.value, config.config_source, origins(config)) == ("66", 2, places)
+    assert (config.value, config.config_source, origins(config)) == ("66", 2, sources)
     config = await one(node, BROKER, "1", "log.retention.ms")
-    assert (config.value, config.config_source, origins(config)) == ("66", 2, places)
+    assert (config.value, config.config_source, origins(config)) == ("66", 2, sources)
     config = await one(node, BROKER, "", "log.retention.ms")
-    assert (config.value, config.config_source, origins(config)) == ("77", 3, places[1:2])
+    assert (config.value, config.config_source, origins(config)) == ("77", 3, sources[1:2])
     node.controller.alter_node_configs(1, {"log.retention.ms": None})
     assert (await one(node, TOPIC, "a", "retention.ms")).value == "77"
 
@@ -143,16 +143,20 @@ async def test_keys_without_effect_are_documented_as_such() -> None:
 async def test_a_broker_describes_its_keys_with_their_sources() -> None:
     node = with_topic(num_partitions=3, broker_rack="r")
     (result,) = await describe(node, (BROKER, "1", None))
-    told = {config.name: config for config in result.configs}
-    assert told.keys() == SERVER_CONFIG_DEF.keys.keys() - {"producer.id.expiration.check.interval.ms"}
-    assert (told["num.partitions"].value, told["num.partitions"].config_source) == ("3", 4)
-    assert origins(told["num.partitions"]) == [("num.partitions", "3", 4), ("num.partitions", "1", 5)]
-    assert told["num.partitions"].read_only
-    assert not told["log.segment.bytes"].read_only
-    assert told["broker.rack"].value == "r"
-    assert (told["log.roll.ms"].value, told["log.roll.ms"].config_source, told["log.roll.ms"].synonyms) == (None, 5, [])
-    assert told["offsets.topic.replication.factor"].config_type == 4
-    assert told["aioproducer.validate.records"].value == ("true" if Producer.compiled else "false")
+    described = {config.name: config for config in result.configs}
+    assert described.keys() == SERVER_CONFIG_DEF.keys.keys() - {"producer.id.expiration.check.interval.ms"}
+    assert (described["num.partitions"].value, described["num.partitions"].config_source) == ("3", 4)
+    assert origins(described["num.partitions"]) == [("num.partitions", "3", 4), ("num.partitions", "1", 5)]
+    assert described["num.partitions"].read_only
+    assert not described["log.segment.bytes"].read_only
+    assert described["broker.rack"].value == "r"
+    assert (
+        described["log.roll.ms"].value,
+        described["log.roll.ms"].config_source,
+        described["log.roll.ms"].synonyms,
+    ) == (None, 5, [])
+    assert described["offsets.topic.replication.factor"].config_type == 4
+    assert described["aioproducer.validate.records"].value == ("true" if Producer.compiled else "false")
     assert all(config.documentation for config in result.configs)
 
 

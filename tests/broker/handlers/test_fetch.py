@@ -9,7 +9,7 @@ import pytest
 from aioproducer.broker.handlers.fetch import LONGEST_READ
 from aioproducer.protocol.messages import FetchRequest, FetchResponse
 from aioproducer.protocol.messages.fetch import PartitionData, ReplicaState
-from tests.broker.scene import Scene, a_scene, turns
+from tests.broker.scene import Scene, a_scene, loop_passes
 from tests.broker.wire import WireClient, batch, fetch_request, produce_request, read_batches, read_values
 
 UNKNOWN_ID = bytes(range(16))
@@ -32,8 +32,8 @@ async def waiting(client: WireClient, request: FetchRequest, version: int, scene
     wanted = request.topics[0].partitions[0].partition
     async with asyncio.timeout(5):
         while not scene.partition(wanted).watcher_count:
-            await turns()
-    await turns()
+            await loop_passes()
+    await loop_passes()
     assert not asked.done()
     return asked
 
@@ -189,7 +189,7 @@ async def test_a_reader_waits_for_its_minimum_of_bytes_over_all_partitions(scene
         await scene.write(2, b"v")
         asked = await waiting(client, request, 18, scene)
         await scene.write(0, b"v")
-        await turns()
+        await loop_passes()
         assert not asked.done()
         await scene.write(1, b"v")
         assert sizes(await asked) == {0: one, 1: one, 2: one}
@@ -235,7 +235,7 @@ async def test_a_moved_leader_ends_the_wait_and_is_returned() -> None:
 
 async def test_a_request_that_is_cancelled_leaves_nothing_behind(scene: Scene) -> None:
     asked = scene.answering(fetch_request(scene.topic_id, {0: 0, 1: 0}, max_wait_ms=60_000), 18)
-    await turns()
+    await loop_passes()
     assert [scene.partition(index).watcher_count for index in range(3)] == [1, 1, 0]
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
@@ -345,7 +345,7 @@ async def test_consumers_see_only_committed_records() -> None:
     async with a_scene(2) as scene:
         leader = scene.leader(0)
         scene.faults.disconnect("Fetch", "before", None)
-        await turns()
+        await loop_passes()
         await scene.ask(produce_request("t", {0: batch(b"v")}, acks=1), 9, leader)
         scene.faults.clear()
         partition = scene.partition(0)

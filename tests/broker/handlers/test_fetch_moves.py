@@ -13,7 +13,7 @@ from aioproducer.broker.handlers.fetch_moves import FetchMoves
 from aioproducer.broker.replicas.partition import Partition
 from aioproducer.protocol.messages import FetchRequest, FetchResponse
 from aioproducer.protocol.messages.fetch import ForgottenTopic
-from tests.broker.scene import Scene, a_scene, turns
+from tests.broker.scene import Scene, a_scene, loop_passes
 from tests.broker.wire import WireClient, batch, fetch_request, produce_request, read_values
 
 VERSION = 12
@@ -33,11 +33,11 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     indexes: list[int] = []
     original = fetch._Reading.read
 
-    def noted(self: fetch._Reading, wanted: fetch.WantedPartition, *args: object, **keywords: object) -> fetch._Read:
+    def recorded(self: fetch._Reading, wanted: fetch.WantedPartition, *args: object, **keywords: object) -> fetch._Read:
         indexes.append(wanted.request.partition)
         return original(self, wanted, *args, **keywords)  # type: ignore[arg-type]  # passed on as they came
 
-    monkeypatch.setattr(fetch._Reading, "read", noted)
+    monkeypatch.setattr(fetch._Reading, "read", recorded)
     return indexes
 
 
@@ -97,7 +97,7 @@ async def test_a_waiting_request_reads_only_partitions_that_change(scene: Scene,
         await reader.fetch({0: 0, 1: 0, 2: 0})
         read.clear()
         waiting = asyncio.create_task(reader.fetch(max_wait_ms=60_000))
-        await turns()
+        await loop_passes()
         await scene.write(2, b"v")
         assert parts(await waiting) == [2]
         assert set(read) == {2}
@@ -204,7 +204,7 @@ async def test_each_request_of_a_follower_outside_the_isr_reads(read: list[int])
         async with await scene.connect(leader) as client:
             reader = Reader(client, replica_id=follower)
             await reader.fetch({0: 1})
-            await turns()
+            await loop_passes()
             read.clear()
             for count in (1, 2):
                 await reader.fetch()
@@ -257,10 +257,10 @@ async def test_a_partition_is_watched_once_however_often_it_is_read(scene: Scene
     for partition in (first, first, second):
         watch(partition)
     assert (first.watcher_count, second.watcher_count, moves.watched_count) == (0, 1, 1)
-    told: list[object] = []
-    with moves.notifying(told.append):
+    notified: list[object] = []
+    with moves.notifying(notified.append):
         second.wake()
     second.wake()
-    assert (told, moves.moved) == ([("t", 0)], {("t", 0)})
+    assert (notified, moves.moved) == ([("t", 0)], {("t", 0)})
     moves.end()
     assert second.watcher_count == 0

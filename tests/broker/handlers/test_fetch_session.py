@@ -143,9 +143,9 @@ def test_a_session_reads_all_its_partitions_and_returns_changed_ones() -> None:
 def test_an_error_is_returned_each_time_and_its_end_too() -> None:
     cache, _ = cache_of(10)
     session_id = open_session(cache, 0)
-    for epoch, told in ((1, True), (2, True)):
+    for epoch, received in ((1, True), (2, True)):
         response = answer(context_of(cache, request(session_id, epoch)), p0=data(0, -1, error_code=6))
-        assert bool(answered(response)) is told
+        assert bool(answered(response)) is received
     assert answered(answer(context_of(cache, request(session_id, 3)))) == [0]
     assert answered(answer(context_of(cache, request(session_id, 4)))) == []
 

@@ -23,7 +23,7 @@ from aioproducer.protocol.messages.offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tests.broker.scene import Scene, a_scene, turns
+from tests.broker.scene import Scene, a_scene, loop_passes
 
 START = 1_700_000_000_000
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = range(-1, -7, -1)
@@ -211,7 +211,7 @@ async def test_slow_followers_time_the_request_out() -> None:
     async with a_scene(2) as scene:
         await scene.write(0, b"a", b"b")
         scene.faults.disconnect("Fetch", "before", None)
-        await turns()
+        await loop_passes()
         leader = scene.leader(0)
         results = await deleted(scene, deleting({0: 2}, timeout_ms=30), node_id=leader)
         assert results[0][0] == 7
@@ -222,11 +222,11 @@ async def test_a_leader_that_moves_ends_the_wait() -> None:
     async with a_scene(2) as scene:
         await scene.write(0, b"a", b"b")
         scene.faults.disconnect("Fetch", "before", None)
-        await turns()
+        await loop_passes()
         leader = scene.leader(0)
         asked = asyncio.create_task(deleted(scene, deleting({0: 2}), node_id=leader))
         async with asyncio.timeout(5):
             while scene.partition(0, leader).log_start_offset == 0:
-                await turns()
+                await loop_passes()
         scene.cluster.controller.elect_leader("t", 0, leader % 2 + 1)
         assert (await asked)[0] == (6, -1)

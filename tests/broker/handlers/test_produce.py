@@ -10,7 +10,7 @@ import pytest
 from aioproducer.protocol import encode_request
 from aioproducer.protocol.messages import FindCoordinatorRequest, InitProducerIdRequest, ProduceRequest
 from aioproducer.protocol.messages.produce import PartitionProduceResponse, ProduceResponse
-from tests.broker.scene import Scene, a_scene, no_peer, turns
+from tests.broker.scene import Scene, a_scene, loop_passes, no_peer
 from tests.broker.wire import batch, fetch_request, produce_request, read_values
 
 UNKNOWN_ID = bytes(range(16))
@@ -323,7 +323,7 @@ async def test_slow_replicas_time_the_request_out() -> None:
     async with a_scene(2) as scene:
         # The follower makes no progress while its fetches are cut.
         scene.faults.disconnect("Fetch", "before", None)
-        await turns()
+        await loop_passes()
         for first in (0, 2):
             response = await scene.ask(produce_request("t", {0: GOOD}, timeout_ms=50), 9, scene.leader(0))
             assert codes(response) == {0: 7}
@@ -338,9 +338,9 @@ async def test_a_leader_change_ends_the_wait_for_replicas() -> None:
         await scene.write(0, b"a", b"b")
         # The follower is disconnected before it knows that this is committed, so the next batch cannot be.
         scene.faults.disconnect("Fetch", "before", None)
-        await turns()
+        await loop_passes()
         asked = asyncio.create_task(scene.answered(produce_request("t", {0: GOOD}, timeout_ms=60_000), 10, leader))
-        await turns()
+        await loop_passes()
         assert not asked.done()
         scene.cluster.controller.elect_leader("t", 0, leader % 2 + 1)
         answer = answers(await asked)[0]
@@ -351,10 +351,10 @@ async def test_a_leader_change_ends_the_wait_for_replicas() -> None:
 async def test_a_request_that_is_cancelled_leaves_nothing_behind() -> None:
     async with a_scene(2) as scene:
         scene.faults.disconnect("Fetch", "before", None)
-        await turns()
+        await loop_passes()
         leader = scene.leader(0)
         asked = scene.answering(produce_request("t", {0: GOOD}, timeout_ms=60_000), 9, leader)
-        await turns()
+        await loop_passes()
         assert scene.partition(0).watcher_count == 1
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)

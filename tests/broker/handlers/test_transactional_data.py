@@ -13,7 +13,7 @@ from aioproducer.protocol.messages.fetch import PartitionData
 from aioproducer.protocol.messages.offsets import ListOffsetsPartition, ListOffsetsTopic
 from aioproducer.protocol.messages.produce import PartitionProduceResponse
 from aioproducer.protocol.messages.transactions import PartitionResponse, TopicRequest
-from tests.broker.scene import Scene, a_scene, turns
+from tests.broker.scene import Scene, a_scene, loop_passes
 from tests.broker.verifier import Verifier
 from tests.broker.wire import batch, fetch_request, produce_request, read_values
 
@@ -249,7 +249,7 @@ async def test_a_waiting_reader_of_committed_records_wakes_when_the_transaction_
     request = fetch_request("t", {0: 0}, isolation_level=1, max_wait_ms=60_000)
     waiting = scene.answering(request, 12)
     await scene.write(0, b"behind")
-    await turns()
+    await loop_passes()
     assert not waiting.done()
     end(scene, committed=committed)
     await asyncio.wait_for(waiting, 5)

@@ -11,7 +11,7 @@ import trustme
 from aioproducer.transport.listening import StreamListener
 from aioproducer.transport.memory import MemoryNetwork
 from aioproducer.transport.stream import StreamConnector
-from tests.broker.server.serving import Place
+from tests.broker.server.serving import ServerNetwork
 
 
 @pytest.fixture(scope="session")
@@ -19,40 +19,40 @@ def authority() -> trustme.CA:
     return trustme.CA()
 
 
-def tls_place(authority: trustme.CA) -> Place:
+def tls_network(authority: trustme.CA) -> ServerNetwork:
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(server)
     client = ssl.create_default_context()
     authority.configure_trust(client)
-    return Place("tls", StreamListener(server), StreamConnector(client))
+    return ServerNetwork("tls", StreamListener(server), StreamConnector(client))
 
 
 @pytest.fixture(params=["memory", "tcp", "tls"])
-async def place(request: pytest.FixtureRequest, authority: trustme.CA) -> AsyncIterator[Place]:
+async def network(request: pytest.FixtureRequest, authority: trustme.CA) -> AsyncIterator[ServerNetwork]:
     """Each transport in turn."""
     if request.param == "memory":
         network = MemoryNetwork(send_buffer_bytes=50_000)
-        made = Place("memory", network, network)
+        made = ServerNetwork("memory", network, network)
     elif request.param == "tcp":
-        made = Place("tcp", StreamListener(), StreamConnector())
+        made = ServerNetwork("tcp", StreamListener(), StreamConnector())
     else:
-        made = tls_place(authority)
+        made = tls_network(authority)
     yield made
     await made.shut()
 
 
 @pytest.fixture
-async def tcp() -> AsyncIterator[Place]:
+async def tcp() -> AsyncIterator[ServerNetwork]:
     """TCP only."""
-    made = Place("tcp", StreamListener(), StreamConnector())
+    made = ServerNetwork("tcp", StreamListener(), StreamConnector())
     yield made
     await made.shut()
 
 
 @pytest.fixture
-async def memory() -> AsyncIterator[Place]:
+async def memory() -> AsyncIterator[ServerNetwork]:
     """Memory only: everything happens in callbacks of the loop."""
     network = MemoryNetwork()
-    made = Place("memory", network, network)
+    made = ServerNetwork("memory", network, network)
     yield made
     await made.shut()

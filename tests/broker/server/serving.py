@@ -74,7 +74,7 @@ class Client:
         return self.error
 
 
-class Place:
+class ServerNetwork:
     """The network of a server, and how clients connect to it."""
 
     def __init__(self, kind: str, listener: Listener, connector: Connector) -> None:
@@ -117,6 +117,6 @@ class Place:
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def turns(count: int = 20) -> None:
+async def loop_passes(count: int = 20) -> None:
     for _ in range(count):
         await asyncio.sleep(0)

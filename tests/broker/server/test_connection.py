@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from aioproducer.broker.server.connection import TRANSITIONS, Event, Mute, Reply, ServerConnection
 from aioproducer.broker.server.framing import READ_AHEAD
-from tests.broker.server.serving import echo, framed, turns
+from tests.broker.server.serving import echo, framed, loop_passes
 from tests.waiting import until
 
 
@@ -51,7 +51,7 @@ class Gate:
     delays=st.lists(st.integers(0, 3), min_size=1, max_size=12),
     together=st.booleans(),
 )
-async def test_requests_of_a_connection_are_answered_one_by_one_in_order(place, requests, delays, together):
+async def test_requests_of_a_connection_are_answered_one_by_one_in_order(network, requests, delays, together):
     busy = set()
     count = 0
 
@@ -60,12 +60,12 @@ async def test_requests_of_a_connection_are_answered_one_by_one_in_order(place, 
         assert connection not in busy
         busy.add(connection)
         count += 1
-        await turns(delays[count % len(delays)])
+        await loop_passes(delays[count % len(delays)])
         busy.discard(connection)
         return await echo(connection, frame)
 
-    server = await place.server(answer)
-    clients = [await place.client(server) for _ in range(2)]
+    server = await network.server(answer)
+    clients = [await network.client(server) for _ in range(2)]
     for client in clients:
         if together:
             client.ask(*requests)
@@ -187,7 +187,7 @@ class MuteMachine(RuleBasedStateMachine):
         self.sent = 0
 
     def run(self, count=3):
-        self.loop.run_until_complete(turns(count))
+        self.loop.run_until_complete(loop_passes(count))
 
     def act(self, call):
         async def inside():
@@ -250,16 +250,16 @@ def test_no_connection_stays_stuck():
 
 
 @pytest.mark.parametrize("size", [1, 1000, 300_000])
-async def test_requests_written_before_the_end_are_all_processed(place, size):
+async def test_requests_written_before_the_end_are_all_processed(network, size):
     seen = []
 
     async def answer(connection, frame):
-        await turns(2)
+        await loop_passes(2)
         seen.append(bytes(frame))
         return Reply()
 
-    server = await place.server(answer)
-    client = await place.client(server)
+    server = await network.server(answer)
+    client = await network.client(server)
     requests = [bytes([number]) * size for number in range(20)]
     client.ask(*requests)
     client.transport.close()
@@ -294,22 +294,22 @@ async def test_requests_are_processed_although_their_answers_cannot_be_sent(tcp)
     assert seen == requests
 
 
-async def test_half_a_request_before_the_end_is_dropped(place):
+async def test_half_a_request_before_the_end_is_dropped(network):
     seen = []
 
     async def answer(connection, frame):
         seen.append(bytes(frame))
         return Reply()
 
-    server = await place.server(answer)
-    client = await place.client(server)
+    server = await network.server(answer)
+    client = await network.client(server)
     client.send(framed(b"whole") + framed(b"half of it")[:7])
     client.transport.close()
     await until(lambda: not server.connections and seen)
     assert seen == [b"whole"]
 
 
-async def test_each_request_has_its_own_memory(place):
+async def test_each_request_has_its_own_memory(network):
     kept = []
 
     async def answer(connection, frame):
@@ -317,33 +317,33 @@ async def test_each_request_has_its_own_memory(place):
         frame[:1] = b"!"
         return Reply([framed(b"")])
 
-    server = await place.server(answer)
-    client = await place.client(server)
+    server = await network.server(answer)
+    client = await network.client(server)
     client.ask(*[bytes([65 + number]) * (1 + number * 9_000) for number in range(20)])
     for _ in range(20):
         await client.answer()
     assert kept == [b"!" + bytes([65 + number]) * (number * 9_000) for number in range(20)]
 
 
-async def test_a_response_may_be_empty_or_several_buffers(place):
+async def test_a_response_may_be_empty_or_several_buffers(network):
     replies = [Reply(), Reply([struct.pack(">i", 6), b"abc", memoryview(b"def")]), Reply([])]
 
     async def answer(connection, frame):
         return replies.pop(0)
 
-    server = await place.server(answer)
-    client = await place.client(server)
+    server = await network.server(answer)
+    client = await network.client(server)
     client.ask(b"1", b"2", b"3")
     assert await client.answer() == b"abcdef"
     await until(lambda: not replies)
 
 
-async def test_close_after_the_answer(place):
+async def test_close_after_the_answer(network):
     async def answer(connection, frame):
         return Reply([framed(bytes(frame) + b"!" * 400_000)], close=True)
 
-    server = await place.server(answer)
-    client = await place.client(server)
+    server = await network.server(answer)
+    client = await network.client(server)
     client.ask(b"first", b"second")
     assert await client.answer() == b"first" + b"!" * 400_000
     await client.lost()
@@ -352,19 +352,19 @@ async def test_close_after_the_answer(place):
     await until(lambda: not server.connections)
 
 
-async def test_abort_instead_of_an_answer(place):
+async def test_abort_instead_of_an_answer(network):
     async def answer(connection, frame):
         return Reply([framed(b"never sent")], abort=True)
 
-    server = await place.server(answer)
-    client = await place.client(server)
+    server = await network.server(answer)
+    client = await network.client(server)
     client.ask(b"first")
     assert isinstance(await client.lost(), ConnectionError)
     assert client.received == b""
     await until(lambda: not server.connections)
 
 
-async def test_throttling_delays_the_next_request_and_not_the_response(place):
+async def test_throttling_delays_the_next_request_and_not_the_response(network):
     loop = asyncio.get_running_loop()
     taken = []
 
@@ -372,8 +372,8 @@ async def test_throttling_delays_the_next_request_and_not_the_response(place):
         taken.append(loop.time())
         return Reply([framed(bytes(frame))], mute_ms=50)
 
-    server = await place.server(answer)
-    client = await place.client(server)
+    server = await network.server(answer)
+    client = await network.client(server)
     client.ask(b"1", b"2")
     assert await client.answer() == b"1"
     (connection,) = server.connections
@@ -383,29 +383,29 @@ async def test_throttling_delays_the_next_request_and_not_the_response(place):
     assert taken[1] - taken[0] >= 0.049
 
 
-async def test_a_throttled_connection_ends_after_its_last_request(place):
+async def test_a_throttled_connection_ends_after_its_last_request(network):
     taken = []
 
     async def answer(connection, frame):
         taken.append(bytes(frame))
         return Reply(mute_ms=5)
 
-    server = await place.server(answer)
-    client = await place.client(server)
+    server = await network.server(answer)
+    client = await network.client(server)
     client.ask(b"1", b"2", b"3")
     client.transport.close()
     await until(lambda: len(taken) == 3 and not server.connections)
     assert taken == [b"1", b"2", b"3"]
 
 
-async def test_an_exception_ends_only_its_own_connection(place, caplog):
+async def test_an_exception_ends_only_its_own_connection(network, caplog):
     async def answer(connection, frame):
         if frame == b"bad":
             raise ZeroDivisionError("unheard of")
         return await echo(connection, frame)
 
-    server = await place.server(answer)
-    client, other = await place.client(server), await place.client(server)
+    server = await network.server(answer)
+    client, other = await network.client(server), await network.client(server)
     client.ask(b"bad", b"never looked at")
     await client.lost()
     assert "unheard of" in caplog.text
@@ -414,12 +414,12 @@ async def test_an_exception_ends_only_its_own_connection(place, caplog):
     assert len(server.connections) == 1
 
 
-async def test_an_invalid_reply_ends_only_its_own_connection(place, caplog):
+async def test_an_invalid_reply_ends_only_its_own_connection(network, caplog):
     async def answer(connection, frame):
         return Reply([b"ok", "text"]) if frame == b"bad" else await echo(connection, frame)
 
-    server = await place.server(answer)
-    client, other = await place.client(server), await place.client(server)
+    server = await network.server(answer)
+    client, other = await network.client(server), await network.client(server)
     client.ask(b"bad")
     await client.lost()
     assert "could not be sent" in caplog.text
@@ -428,9 +428,9 @@ async def test_an_invalid_reply_ends_only_its_own_connection(place, caplog):
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 1001, 2**31 - 1])
-async def test_an_invalid_size_ends_only_its_own_connection(place, size, caplog):
-    server = await place.server(max_request_bytes=1000)
-    client, other = await place.client(server), await place.client(server)
+async def test_an_invalid_size_ends_only_its_own_connection(network, size, caplog):
+    server = await network.server(max_request_bytes=1000)
+    client, other = await network.client(server), await network.client(server)
     client.send(framed(b"first") + struct.pack(">i", size) + b"x" * 100)
     assert await client.answer() == b"first"
     await client.lost()
@@ -439,13 +439,13 @@ async def test_an_invalid_size_ends_only_its_own_connection(place, size, caplog)
     assert await other.answer() == bytes(1000)
 
 
-async def test_read_ahead_of_requests_is_limited(place):
+async def test_read_ahead_of_requests_is_limited(network):
     gate = Gate()
-    server = await place.server(gate)
-    client = await place.client(server)
+    server = await network.server(gate)
+    client = await network.client(server)
     client.ask(*[bytes(30_000)] * 500)
     await until(lambda: gate.waiting)
-    await turns(300)
+    await loop_passes(300)
     (connection,) = server.connections
     assert connection.memory <= 2 * 30_000 + READ_AHEAD + 130 * 1024 + 1000
     assert not client.completed
@@ -455,7 +455,7 @@ async def test_read_ahead_of_requests_is_limited(place):
         assert connection.memory <= 2 * 30_000 + READ_AHEAD + 130 * 1024 + 1000
 
 
-async def test_the_next_request_waits_until_the_peer_reads_the_response(place):
+async def test_the_next_request_waits_until_the_peer_reads_the_response(network):
     answered = 0
 
     async def answer(connection, frame):
@@ -463,12 +463,12 @@ async def test_the_next_request_waits_until_the_peer_reads_the_response(place):
         answered += 1
         return Reply([framed(bytes(3_000_000))])
 
-    server = await place.server(answer)
-    client = await place.client(server)
+    server = await network.server(answer)
+    client = await network.client(server)
     client.transport.pause_reading()
     client.ask(*[b"more"] * 50)
     await until(lambda: answered)
-    await turns(300)
+    await loop_passes(300)
     # The sockets' buffers may hold a few megabytes.
     assert answered <= 5
     (connection,) = server.connections
@@ -479,9 +479,9 @@ async def test_the_next_request_waits_until_the_peer_reads_the_response(place):
     assert answered == 50
 
 
-async def test_handlers_have_the_peer_and_state_of_their_connection(place):
-    server = await place.server()
-    client = await place.client(server)
+async def test_handlers_have_the_peer_and_state_of_their_connection(network):
+    server = await network.server()
+    client = await network.client(server)
     client.ask(b"hello")
     await client.answer()
     (connection,) = server.connections

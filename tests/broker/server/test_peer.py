@@ -13,7 +13,7 @@ from aioproducer.errors import KafkaTimeoutError, ProtocolError, UnsupportedVers
 from aioproducer.protocol import decode_request, encode_response
 from aioproducer.protocol.messages import ListOffsetsRequest, MetadataRequest, MetadataResponse
 from aioproducer.protocol.messages.metadata import MetadataRequestTopic
-from tests.broker.server.serving import framed, turns
+from tests.broker.server.serving import framed, loop_passes
 from tests.waiting import until
 
 VERSION = 12
@@ -27,7 +27,7 @@ def response(header, request):
 
 
 async def metadata(connection, frame):
-    await turns(2)
+    await loop_passes(2)
     return Reply(response(*decode_request(frame)))
 
 
@@ -36,12 +36,12 @@ def about(name):
 
 
 @pytest.fixture
-def peer_of(place):
+def peer_of(network):
     """``peer_of(server, **options)``: a client of the server, closed at the end of the test."""
     made = []
 
     def make(server, **options):
-        peer = PeerClient(place.connector, "127.0.0.1", server.port, **options)
+        peer = PeerClient(network.connector, "127.0.0.1", server.port, **options)
         made.append(peer)
         return peer
 
@@ -50,8 +50,8 @@ def peer_of(place):
         peer.close()
 
 
-async def test_requests_are_answered_one_after_the_other(place, peer_of):
-    server = await place.server(metadata)
+async def test_requests_are_answered_one_after_the_other(network, peer_of):
+    server = await network.server(metadata)
     peer = peer_of(server, client_id="broker-1")
     assert not peer.is_connected
     assert not server.connections
@@ -61,15 +61,15 @@ async def test_requests_are_answered_one_after_the_other(place, peer_of):
     assert peer.is_connected
 
 
-async def test_a_request_of_an_unknown_version_changes_nothing(place, peer_of):
-    server = await place.server(metadata)
+async def test_a_request_of_an_unknown_version_changes_nothing(network, peer_of):
+    server = await network.server(metadata)
     peer = peer_of(server)
     with pytest.raises(UnsupportedVersionError):
         await peer.request(ListOffsetsRequest(), 99, 10)
     assert (await peer.request(about("x"), VERSION, 10)).cluster_id == "None:x"
 
 
-async def test_a_deadline_resets_the_connection_and_the_next_request_opens_another(place, peer_of):
+async def test_a_deadline_resets_the_connection_and_the_next_request_opens_another(network, peer_of):
     silent = True
 
     async def answer(connection, frame):
@@ -77,7 +77,7 @@ async def test_a_deadline_resets_the_connection_and_the_next_request_opens_anoth
             await asyncio.get_running_loop().create_future()
         return await metadata(connection, frame)
 
-    server = await place.server(answer)
+    server = await network.server(answer)
     peer = peer_of(server)
     with pytest.raises(KafkaTimeoutError, match=r"127\.0\.0\.1:\d+: no response to MetadataRequest within 0\.02 s"):
         await peer.request(about("x"), VERSION, 0.02)
@@ -86,14 +86,14 @@ async def test_a_deadline_resets_the_connection_and_the_next_request_opens_anoth
     assert (await peer.request(about("y"), VERSION, 10)).cluster_id == "None:y"
 
 
-async def test_a_waiting_request_has_its_own_deadline(place, peer_of):
+async def test_a_waiting_request_has_its_own_deadline(network, peer_of):
     go = asyncio.Event()
 
     async def answer(connection, frame):
         await go.wait()
         return await metadata(connection, frame)
 
-    server = await place.server(answer)
+    server = await network.server(answer)
     peer = peer_of(server)
     first = asyncio.ensure_future(peer.request(about("first"), VERSION, 10))
     await until(lambda: server.memory.used)
@@ -104,19 +104,19 @@ async def test_a_waiting_request_has_its_own_deadline(place, peer_of):
 
 
 @pytest.mark.parametrize("count", range(0, 12, 2))
-async def test_a_request_that_is_cancelled_anywhere_leaves_nothing_behind(place, peer_of, count):
-    server = await place.server(metadata)
+async def test_a_request_that_is_cancelled_anywhere_leaves_nothing_behind(network, peer_of, count):
+    server = await network.server(metadata)
     peer = peer_of(server)
     asking = asyncio.ensure_future(peer.request(about("x"), VERSION, 10))
-    await turns(count)
+    await loop_passes(count)
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     assert (await peer.request(about("y"), VERSION, 10)).cluster_id == "None:y"
     await until(lambda: len(server.connections) == 1)
 
 
-async def test_a_refused_connection_is_an_os_error(place, peer_of):
-    server = await place.server(metadata)
+async def test_a_refused_connection_is_an_os_error(network, peer_of):
+    server = await network.server(metadata)
     peer = peer_of(server)
     await server.stop()
     with pytest.raises(ConnectionRefusedError):
@@ -124,13 +124,13 @@ async def test_a_refused_connection_is_an_os_error(place, peer_of):
 
 
 @pytest.mark.parametrize("reply", [Reply(abort=True), Reply(close=True), Reply([b"\0\0\1\0half"], close=True)])
-async def test_a_connection_lost_before_the_response(place, peer_of, reply):
+async def test_a_connection_lost_before_the_response(network, peer_of, reply):
     replies = [reply]
 
     async def answer(connection, frame):
         return replies.pop() if replies else await metadata(connection, frame)
 
-    server = await place.server(answer)
+    server = await network.server(answer)
     peer = peer_of(server)
     with pytest.raises(ConnectionError):
         await peer.request(about("x"), VERSION, 10)
@@ -148,13 +148,13 @@ async def test_a_connection_lost_before_the_response(place, peer_of, reply):
         (framed(bytes(10)) + framed(bytes(10)), "received bytes that belong to no request"),
     ],
 )
-async def test_an_invalid_response_is_a_protocol_error(place, peer_of, wrong, text):
+async def test_an_invalid_response_is_a_protocol_error(network, peer_of, wrong, text):
     wrongs = [wrong]
 
     async def answer(connection, frame):
         return Reply([wrongs.pop()]) if wrongs else await metadata(connection, frame)
 
-    server = await place.server(answer)
+    server = await network.server(answer)
     peer = peer_of(server, max_response_bytes=1_000_000)
     with pytest.raises(ProtocolError, match=text):
         await peer.request(about("x"), VERSION, 10)
@@ -162,8 +162,8 @@ async def test_an_invalid_response_is_a_protocol_error(place, peer_of, wrong, te
     assert (await peer.request(about("y"), VERSION, 10)).cluster_id == "None:y"
 
 
-async def test_the_next_request_reaches_a_restarted_server(place, peer_of):
-    server = await place.server(metadata)
+async def test_the_next_request_reaches_a_restarted_server(network, peer_of):
+    server = await network.server(metadata)
     peer = peer_of(server)
     await peer.request(about("x"), VERSION, 10)
     for connection in server.connections:
@@ -173,14 +173,14 @@ async def test_the_next_request_reaches_a_restarted_server(place, peer_of):
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 20])
-async def test_close_fails_waiting_requests(place, peer_of, count):
+async def test_close_fails_waiting_requests(network, peer_of, count):
     async def answer(connection, frame):
         return await asyncio.get_running_loop().create_future()
 
-    server = await place.server(answer)
+    server = await network.server(answer)
     peer = peer_of(server)
     asking = [asyncio.ensure_future(peer.request(about("x"), VERSION, 10)) for _ in range(3)]
-    await turns(count)
+    await loop_passes(count)
     peer.close()
     for ended in await asyncio.gather(*asking, return_exceptions=True):
         assert isinstance(ended, ConnectionAbortedError)

@@ -9,7 +9,7 @@ import pytest
 
 from aioproducer.broker.server.framing import READ_AHEAD
 from aioproducer.broker.server.server import Reply
-from tests.broker.server.serving import framed, turns
+from tests.broker.server.serving import framed, loop_passes
 from tests.waiting import until
 
 LARGE = 1_000_000
@@ -17,18 +17,18 @@ RECEIVE = 128 * 1024
 
 
 @pytest.mark.parametrize("held", [2_000_000, 300_000, 1])
-async def test_many_large_requests_at_once_stay_within_the_limit_and_all_succeed(place, held):
+async def test_many_large_requests_at_once_stay_within_the_limit_and_all_succeed(network, held):
     peak = 0
 
     async def answer(connection, frame):
         nonlocal peak
         peak = max(peak, server.memory.used)
-        await turns(1)
+        await loop_passes(1)
         assert bytes(frame[:4]) * (LARGE // 4) == frame
         return Reply([framed(bytes(frame[:4]))])
 
-    server = await place.server(answer, queued_max_bytes=held)
-    clients = [await place.client(server) for _ in range(20)]
+    server = await network.server(answer, queued_max_bytes=held)
+    clients = [await network.client(server) for _ in range(20)]
     for number, client in enumerate(clients):
         client.ask(struct.pack(">i", number) * (LARGE // 4))
     for number, client in enumerate(clients):
@@ -48,18 +48,18 @@ async def test_waiting_connections_continue_in_the_order_of_their_waiting(memory
     clients = [await memory.client(server) for _ in range(5)]
     for number, client in enumerate(clients):
         client.send(struct.pack(">i", LARGE) + bytes([number]) + bytes(150_000))
-        await turns(10)
+        await loop_passes(10)
     assert server.memory.waiting == 4
     for client in reversed(clients):
         client.send(bytes(LARGE - 150_001))
-    await turns(200)
+    await loop_passes(200)
     assert server.memory.used <= 100_000 + LARGE + 5 * 2 * RECEIVE
     server.serve()
     await until(lambda: len(order) == 5)
     assert order == [bytes([number]) for number in range(5)]
 
 
-async def test_a_connection_between_requests_does_not_wait(place):
+async def test_a_connection_between_requests_does_not_wait(network):
     """Small requests that arrive whole are served, even while there is no memory for large ones."""
     go = asyncio.Event()
 
@@ -68,8 +68,8 @@ async def test_a_connection_between_requests_does_not_wait(place):
             await go.wait()
         return Reply([framed(b"done")])
 
-    server = await place.server(answer, queued_max_bytes=100_000)
-    large, small = await place.client(server), await place.client(server)
+    server = await network.server(answer, queued_max_bytes=100_000)
+    large, small = await network.client(server), await network.client(server)
     large.ask(bytes(LARGE))
     await until(lambda: server.memory.used >= LARGE)
     for _ in range(10):
@@ -79,16 +79,16 @@ async def test_a_connection_between_requests_does_not_wait(place):
     assert await large.answer() == b"done"
 
 
-async def test_a_stalled_connection_that_holds_memory_is_closed_while_others_wait(place, caplog):
+async def test_a_stalled_connection_that_holds_memory_is_closed_while_others_wait(network, caplog):
     async def answer(connection, frame):
         return Reply([framed(b"done")])
 
-    server = await place.server(answer, queued_max_bytes=500_000, stall_timeout_ms=40)
-    stalled = [await place.client(server) for _ in range(8)]
+    server = await network.server(answer, queued_max_bytes=500_000, stall_timeout_ms=40)
+    stalled = [await network.client(server) for _ in range(8)]
     for client in stalled:
         client.send(struct.pack(">i", LARGE) + bytes(100_000))
     await until(lambda: server.memory.used >= 500_000)
-    honest = await place.client(server)
+    honest = await network.client(server)
     honest.ask(bytes(LARGE))
     assert await honest.answer() == b"done"
     assert "has made no progress for 0.04 s, while others wait for memory" in caplog.text
@@ -106,15 +106,15 @@ async def test_stalled_connections_stay_open_while_no_other_waits(memory):
     assert await client.answer() == b"done"
 
 
-async def test_sending_byte_by_byte_counts_as_stalled(place):
+async def test_sending_byte_by_byte_counts_as_stalled(network):
     async def answer(connection, frame):
         return Reply([framed(b"done")])
 
-    server = await place.server(answer, queued_max_bytes=100_000, stall_timeout_ms=100)
-    loris = await place.client(server)
+    server = await network.server(answer, queued_max_bytes=100_000, stall_timeout_ms=100)
+    loris = await network.client(server)
     loris.send(struct.pack(">i", LARGE) + bytes(120_000))
     await until(lambda: server.memory.used >= 100_000)
-    honest = await place.client(server)
+    honest = await network.client(server)
     honest.ask(bytes(LARGE))
     answered = asyncio.ensure_future(honest.answer())
     while not answered.done():
@@ -123,17 +123,17 @@ async def test_sending_byte_by_byte_counts_as_stalled(place):
     assert answered.result() == b"done"
 
 
-async def test_a_peer_that_reads_no_responses_is_closed_while_others_wait(place):
+async def test_a_peer_that_reads_no_responses_is_closed_while_others_wait(network):
     async def answer(connection, frame):
         return Reply([framed(bytes(30_000_000 if frame == b"flood" else 4))])
 
-    server = await place.server(answer, queued_max_bytes=100_000, stall_timeout_ms=40)
-    deaf = await place.client(server)
+    server = await network.server(answer, queued_max_bytes=100_000, stall_timeout_ms=40)
+    deaf = await network.client(server)
     deaf.transport.pause_reading()
     deaf.ask(b"flood", bytes(200_000))
     await until(lambda: server.memory.used >= 200_000)
     # Two of them: the first continues without memory, the second waits.
-    honest = [await place.client(server) for _ in range(2)]
+    honest = [await network.client(server) for _ in range(2)]
     for client in honest:
         client.ask(bytes(LARGE))
     for client in honest:
@@ -142,9 +142,9 @@ async def test_a_peer_that_reads_no_responses_is_closed_while_others_wait(place)
 
 
 @pytest.mark.parametrize("how", ["close", "abort"])
-async def test_memory_of_closed_connections_is_released(place, how):
-    server = await place.server(queued_max_bytes=200_000)
-    clients = [await place.client(server) for _ in range(5)]
+async def test_memory_of_closed_connections_is_released(network, how):
+    server = await network.server(queued_max_bytes=200_000)
+    clients = [await network.client(server) for _ in range(5)]
     for client in clients:
         client.send(struct.pack(">i", LARGE) + bytes(150_000))
     await until(lambda: server.memory.used >= 200_000 and server.memory.waiting)

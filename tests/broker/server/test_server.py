@@ -11,17 +11,17 @@ import pytest
 from aioproducer.broker.server.connection import Mute, Reply
 from aioproducer.broker.server.server import Server
 from aioproducer.transport.listening import StreamListener
-from tests.broker.server.serving import echo, framed, turns
+from tests.broker.server.serving import echo, framed, loop_passes
 from tests.waiting import until
 
 
-async def test_the_port_is_known_and_connections_are_accepted_before_requests_are(place):
-    server = await place.server(serve=False)
+async def test_the_port_is_known_and_connections_are_accepted_before_requests_are(network):
+    server = await network.server(serve=False)
     assert server.host == "127.0.0.1"
-    client = await place.client(server)
+    client = await network.client(server)
     client.ask(b"early")
     await until(lambda: server.memory.used)
-    await turns(50)
+    await loop_passes(50)
     assert client.received == b""
     server.serve()
     assert await client.answer() == b"early"
@@ -50,7 +50,7 @@ async def test_a_port_in_use_is_an_error(tcp):
     await other.stop()
 
 
-async def test_a_graceful_stop_finishes_only_requests_in_progress(place):
+async def test_a_graceful_stop_finishes_only_requests_in_progress(network):
     answering = asyncio.Event()
     go = asyncio.Event()
     seen = []
@@ -61,15 +61,15 @@ async def test_a_graceful_stop_finishes_only_requests_in_progress(place):
         await go.wait()
         return Reply([framed(bytes(2_000_000))])
 
-    server = await place.server(answer)
-    client, idle = await place.client(server), await place.client(server)
+    server = await network.server(answer)
+    client, idle = await network.client(server), await network.client(server)
     client.ask(b"first", b"second")
     await answering.wait()
     stopping = asyncio.ensure_future(server.stop())
-    await turns(50)
+    await loop_passes(50)
     assert not stopping.done()
     with pytest.raises(OSError, match=r".*"):
-        await place.client(server)
+        await network.client(server)
     await idle.lost()
     go.set()
     assert len(await client.answer()) == 2_000_000
@@ -80,7 +80,7 @@ async def test_a_graceful_stop_finishes_only_requests_in_progress(place):
     assert not server.connections
 
 
-async def test_a_graceful_stop_has_a_deadline(place):
+async def test_a_graceful_stop_has_a_deadline(network):
     cancelled = []
 
     async def answer(connection, frame):
@@ -91,23 +91,23 @@ async def test_a_graceful_stop_has_a_deadline(place):
             raise
         return Reply()
 
-    server = await place.server(answer)
-    client = await place.client(server)
+    server = await network.server(answer)
+    client = await network.client(server)
     client.ask(b"first", b"second")
     await until(lambda: server.memory.used and next(iter(server.connections)).mute is Mute.PROCESSING)
-    await turns(3)
+    await loop_passes(3)
     await server.stop(timeout=0.02)
     assert cancelled == [b"first"]
     assert not server.connections
     await client.lost()
 
 
-async def test_a_stop_does_not_wait_for_a_peer_that_reads_nothing(place):
+async def test_a_stop_does_not_wait_for_a_peer_that_reads_nothing(network):
     async def answer(connection, frame):
         return Reply([framed(bytes(50_000_000))])
 
-    server = await place.server(answer)
-    client = await place.client(server)
+    server = await network.server(answer)
+    client = await network.client(server)
     client.transport.pause_reading()
     client.ask(b"more")
     await until(lambda: server.connections and next(iter(server.connections)).mute is Mute.SENDING)
@@ -115,18 +115,18 @@ async def test_a_stop_does_not_wait_for_a_peer_that_reads_nothing(place):
     assert not server.connections
 
 
-async def test_abort_resets_everything_at_once(place):
+async def test_abort_resets_everything_at_once(network):
     async def answer(connection, frame):
         await asyncio.get_running_loop().create_future()
         return Reply()
 
-    server = await place.server(answer)
-    clients = [await place.client(server) for _ in range(5)]
+    server = await network.server(answer)
+    clients = [await network.client(server) for _ in range(5)]
     for client in clients[:3]:
         client.ask(b"one", b"two")
     clients[3].send(framed(b"half")[:6])
     await until(lambda: len(server.connections) == 5)
-    await turns(10)
+    await loop_passes(10)
     server.abort()
     await server.wait_closed()
     assert not server.connections
@@ -146,17 +146,17 @@ async def test_abort_before_the_first_step_of_an_answer_leaves_no_task(memory):
     assert server.memory.used == 0
 
 
-async def test_a_stop_that_is_cancelled_leaves_nothing_open(place):
+async def test_a_stop_that_is_cancelled_leaves_nothing_open(network):
     async def answer(connection, frame):
         await asyncio.get_running_loop().create_future()
         return Reply()
 
-    server = await place.server(answer)
-    client = await place.client(server)
+    server = await network.server(answer)
+    client = await network.client(server)
     client.ask(b"one")
     await until(lambda: server.memory.used)
     stopping = asyncio.ensure_future(server.stop())
-    await turns(5)
+    await loop_passes(5)
     stopping.cancel()
     with pytest.raises(asyncio.CancelledError):
         await stopping
@@ -165,29 +165,29 @@ async def test_a_stop_that_is_cancelled_leaves_nothing_open(place):
     assert not server.connections
 
 
-async def test_a_handler_may_abort_its_own_connection(place):
+async def test_a_handler_may_abort_its_own_connection(network):
     async def answer(connection, frame):
         connection.abort()
-        await turns(5)
+        await loop_passes(5)
         return Reply([framed(b"nobody hears this")])
 
-    server = await place.server(answer)
-    client = await place.client(server)
+    server = await network.server(answer)
+    client = await network.client(server)
     client.ask(b"one", b"two")
     await client.lost()
     assert client.received == b""
     await until(lambda: not server.connections)
 
 
-async def test_a_connection_beyond_the_limit_is_reset_and_the_others_continue(place, caplog):
-    server = await place.server(max_connections=3)
-    clients = [await place.client(server) for _ in range(3)]
+async def test_a_connection_beyond_the_limit_is_reset_and_the_others_continue(network, caplog):
+    server = await network.server(max_connections=3)
+    clients = [await network.client(server) for _ in range(3)]
     for client in clients:
         client.ask(b"hello")
         await client.answer()
     for _ in range(5):
         try:
-            refused = await place.client(server)
+            refused = await network.client(server)
         except OSError:
             continue
         assert isinstance(await refused.lost(), ConnectionError)
@@ -200,7 +200,7 @@ async def test_a_connection_beyond_the_limit_is_reset_and_the_others_continue(pl
         assert await client.answer() == b"still here"
     clients[0].transport.close()
     await until(lambda: len(server.connections) == 2)
-    client = await place.client(server)
+    client = await network.client(server)
     client.ask(b"room again")
     assert await client.answer() == b"room again"
 
@@ -220,15 +220,15 @@ async def test_connections_of_one_host_are_limited(tcp, caplog):
     assert "there are 2 connections from 127.0.0.1" in caplog.text
 
 
-async def test_a_connection_counts_until_its_last_request_is_answered(place):
+async def test_a_connection_counts_until_its_last_request_is_answered(network):
     go = asyncio.Event()
 
     async def answer(connection, frame):
         await go.wait()
         return Reply()
 
-    server = await place.server(answer)
-    client = await place.client(server)
+    server = await network.server(answer)
+    client = await network.client(server)
     client.ask(b"one")
     client.transport.close()
     await until(lambda: server.connections and next(iter(server.connections)).is_lost)
@@ -237,13 +237,13 @@ async def test_a_connection_counts_until_its_last_request_is_answered(place):
     await until(lambda: not server.connections)
 
 
-async def test_only_connections_that_are_idle_too_long_are_closed(place, caplog):
+async def test_only_connections_that_are_idle_too_long_are_closed(network, caplog):
     caplog.set_level(logging.INFO)
     # A pause of the machine for a second makes no connection idle.
-    server = await place.server(connections_max_idle_ms=2000)
+    server = await network.server(connections_max_idle_ms=2000)
     loop = asyncio.get_running_loop()
     begin = loop.time()
-    idle, used = await place.client(server), await place.client(server)
+    idle, used = await network.client(server), await network.client(server)
     await until(lambda: len(server.connections) == 2)
     while not idle.is_lost:
         used.ask(b"x")
@@ -273,7 +273,7 @@ async def test_idle_connections_are_closed_one_by_one_the_longest_idle_first(mem
     assert closed == [connection.id for connection in [*connections[1:], connections[0]]]
 
 
-async def test_a_connection_with_a_request_in_progress_is_not_idle(place):
+async def test_a_connection_with_a_request_in_progress_is_not_idle(network):
     go = asyncio.Event()
 
     async def answer(connection, frame):
@@ -281,8 +281,8 @@ async def test_a_connection_with_a_request_in_progress_is_not_idle(place):
         return await echo(connection, frame)
 
     # Long enough for the request to arrive before, also on a busy machine.
-    server = await place.server(answer, connections_max_idle_ms=300)
-    client = await place.client(server)
+    server = await network.server(answer, connections_max_idle_ms=300)
+    client = await network.client(server)
     client.ask(b"a long poll")
     await asyncio.sleep(0.4)
     assert not client.is_lost
@@ -291,14 +291,14 @@ async def test_a_connection_with_a_request_in_progress_is_not_idle(place):
     await client.lost()
 
 
-async def test_a_peer_that_reads_nothing_is_idle(place):
+async def test_a_peer_that_reads_nothing_is_idle(network):
     """``until`` fails unless the server closes the connection."""
 
     async def answer(connection, frame):
         return Reply([framed(bytes(50_000_000))])
 
-    server = await place.server(answer, connections_max_idle_ms=50)
-    client = await place.client(server)
+    server = await network.server(answer, connections_max_idle_ms=50)
+    client = await network.client(server)
     client.transport.pause_reading()
     client.ask(b"more")
     await until(lambda: server.connections)
