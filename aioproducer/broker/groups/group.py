@@ -88,7 +88,7 @@ class Group(RebalancingGroup):
         if request.generation_id != self.generation_id:
             return Code.ILLEGAL_GENERATION
         stated = (request.protocol_type, self.protocol_type), (request.protocol_name, self.protocol_name)
-        if any(None not in (asked, known) and asked != known for asked, known in stated):
+        if any(None not in (given, known) and given != known for given, known in stated):
             return Code.INCONSISTENT_GROUP_PROTOCOL
         return Code.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING_REBALANCE else Code.NONE
 

@@ -59,7 +59,8 @@ async def handle(context: RequestContext, request: DeleteRecordsRequest) -> Dele
     waiting: list[_Deletion] = []
     topics = [
         DeleteRecordsTopicResult(
-            name=topic.name, partitions=[_delete(context, topic.name, asked, waiting) for asked in topic.partitions]
+            name=topic.name,
+            partitions=[_delete(context, topic.name, requested, waiting) for requested in topic.partitions],
         )
         for topic in request.topics
     ]
@@ -69,16 +70,16 @@ async def handle(context: RequestContext, request: DeleteRecordsRequest) -> Dele
 
 
 def _delete(
-    context: RequestContext, topic: str, asked: DeleteRecordsPartition, waiting: list[_Deletion]
+    context: RequestContext, topic: str, requested: DeleteRecordsPartition, waiting: list[_Deletion]
 ) -> DeleteRecordsPartitionResult:
-    result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=_NO_LOW_WATERMARK)
+    result = DeleteRecordsPartitionResult(partition_index=requested.partition_index, low_watermark=_NO_LOW_WATERMARK)
     try:
-        context.broker.image.partition(topic, asked.partition_index)
+        context.broker.image.partition(topic, requested.partition_index)
         if topic in INTERNAL_TOPICS:
             raise InvalidTopicError(f"Cannot delete records of internal topic {topic}")
-        partition = context.broker.replicas.leader(topic, asked.partition_index)
-        offset = partition.high_watermark if asked.offset == _HIGH_WATERMARK else asked.offset
-        result.low_watermark = partition.delete_records(asked.offset)
+        partition = context.broker.replicas.leader(topic, requested.partition_index)
+        offset = partition.high_watermark if requested.offset == _HIGH_WATERMARK else requested.offset
+        result.low_watermark = partition.delete_records(requested.offset)
     except KafkaError as error:
         result.error_code = error_code(error)
         return result

@@ -62,11 +62,11 @@ async def handle(context: RequestContext, request: MetadataRequest) -> MetadataR
         InvalidRequestError: a topic without a name, or with an id, before version 12.
     """
     image = context.broker.image
-    asked = request.topics
-    if asked is None or (context.version == 0 and not asked):
+    requested = request.topics
+    if requested is None or (context.version == 0 and not requested):
         topics = await _topics(context, list(image.topics.values()))
     else:
-        topics = await _asked_topics(context, asked, request.allow_auto_topic_creation)
+        topics = await _requested_topics(context, requested, request.allow_auto_topic_creation)
     if request.include_topic_authorized_operations:
         for topic in topics:
             if topic.error_code != UnknownTopicIdError.code:
@@ -94,13 +94,13 @@ async def _topics(context: RequestContext, topics: list[TopicState]) -> list[Met
     return described
 
 
-async def _asked_topics(
-    context: RequestContext, asked: list[MetadataRequestTopic], may_create: bool
+async def _requested_topics(
+    context: RequestContext, requested: list[MetadataRequestTopic], may_create: bool
 ) -> list[MetadataResponseTopic]:
     if context.version < 12:
-        _check_names(asked, context.version)
+        _check_names(requested, context.version)
     image = context.broker.image
-    ids = dict.fromkeys(topic.topic_id for topic in asked if topic.topic_id != ZERO_UUID)
+    ids = dict.fromkeys(topic.topic_id for topic in requested if topic.topic_id != ZERO_UUID)
     if ids:
         known = [image.topics_by_id[topic_id] for topic_id in ids if topic_id in image.topics_by_id]
         unknown = [topic_id for topic_id in ids if topic_id not in image.topics_by_id]
@@ -110,7 +110,7 @@ async def _asked_topics(
         ] + await _topics(context, known)
     yielder = LoopYielder()
     topics = []
-    for name in dict.fromkeys(topic.name or "" for topic in asked):
+    for name in dict.fromkeys(topic.name or "" for topic in requested):
         topic = image.topics.get(name)
         if topic is not None:
             topics.append(await _topic(context, topic, yielder))
@@ -123,8 +123,8 @@ async def _asked_topics(
     return topics
 
 
-def _check_names(asked: list[MetadataRequestTopic], version: int) -> None:
-    for topic in asked:
+def _check_names(requested: list[MetadataRequestTopic], version: int) -> None:
+    for topic in requested:
         if topic.name is None:
             raise InvalidRequestError(f"Topic name can not be null for version {version}")
         if topic.topic_id != ZERO_UUID:

@@ -60,21 +60,21 @@ async def handle(context: RequestContext, request: OffsetFetchRequest) -> Offset
             OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
             for topic in request.topics
         ]
-    asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-    return _single(await _fetch(context, asked, request.require_stable), topics or [], context.version)
+    requested = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+    return _single(await _fetch(context, requested, request.require_stable), topics or [], context.version)
 
 
 async def _fetch(
-    context: RequestContext, asked: OffsetFetchRequestGroup, require_stable: bool
+    context: RequestContext, requested: OffsetFetchRequestGroup, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     image, by_id = context.broker.image, context.version >= _FIRST_WITH_TOPIC_IDS
-    response = OffsetFetchResponseGroup(group_id=asked.group_id)
+    response = OffsetFetchResponseGroup(group_id=requested.group_id)
     try:
-        offsets, unstable = await context.broker.groups.offsets(asked.group_id, require_stable=require_stable)
+        offsets, unstable = await context.broker.groups.offsets(requested.group_id, require_stable=require_stable)
     except BrokerError as error:
         response.error_code = error.code
         return response
-    if asked.topics is None:
+    if requested.topics is None:
         for name, partitions in offsets.items():
             topic = image.topics.get(name)
             # A response by ids cannot contain a topic that has no id any longer.
@@ -83,7 +83,7 @@ async def _fetch(
                 wanted_topic = _Wanted(name, topic_id, list(partitions))
                 response.topics.append(_topic(wanted_topic, partitions, unstable.get(name, ()), check_id=False))
         return response
-    wanted = [_wanted(image, topic, by_id) for topic in asked.topics]
+    wanted = [_wanted(image, topic, by_id) for topic in requested.topics]
     # As in Kafka, topics with unknown ids come last.
     for topic_wanted in sorted(wanted, key=lambda each: each.name is None):
         if topic_wanted.name is None:
@@ -136,7 +136,7 @@ def _topic(
 
 
 def _single(
-    group: OffsetFetchResponseGroup, asked: list[OffsetFetchRequestTopics], version: int
+    group: OffsetFetchResponseGroup, requested: list[OffsetFetchRequestTopics], version: int
 ) -> OffsetFetchResponse:
     """Build the response of versions with only one group."""
     if group.error_code and version < _FIRST_WITH_ERROR_OF_RESPONSE:
@@ -151,7 +151,7 @@ def _single(
                         for index in topic.partition_indexes
                     ],
                 )
-                for topic in asked
+                for topic in requested
             ]
         )
     topics = [

@@ -28,17 +28,17 @@ async def handle(context: RequestContext, request: OffsetForLeaderEpochRequest) 
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[_end(context, topic.topic, asked) for asked in topic.partitions]
+                topic=topic.topic, partitions=[_end(context, topic.topic, requested) for requested in topic.partitions]
             )
             for topic in request.topics
         ]
     )
 
 
-def _end(context: RequestContext, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+def _end(context: RequestContext, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = context.broker.replicas.leader(topic, asked.partition, asked.current_leader_epoch)
-        epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
+        partition = context.broker.replicas.leader(topic, requested.partition, requested.current_leader_epoch)
+        epoch, end_offset = partition.log.end_offset_for_epoch(requested.leader_epoch)
     except KafkaError as error:
-        return EpochEndOffset(error_code=error_code(error), partition=asked.partition)
-    return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
+        return EpochEndOffset(error_code=error_code(error), partition=requested.partition)
+    return EpochEndOffset(partition=requested.partition, leader_epoch=epoch, end_offset=end_offset)

@@ -42,16 +42,16 @@ class AdderHost(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Question:
+class _PendingRequest:
     producer: ProducerIdAndEpoch
     partitions: Sequence[TopicPartition]
     verify_only: bool
     answer: asyncio.Future[Codes]
 
     def fail(self, code: int) -> None:
-        self.give(dict.fromkeys(self.partitions, code))
+        self.complete(dict.fromkeys(self.partitions, code))
 
-    def give(self, codes: Codes) -> None:
+    def complete(self, codes: Codes) -> None:
         if not self.answer.done():
             self.answer.set_result(codes)
 
@@ -73,7 +73,7 @@ class PartitionAdder:
 
     def __init__(self, host: AdderHost) -> None:
         self._host = host
-        self._waiting: dict[int, dict[str, _Question]] = {}
+        self._waiting: dict[int, dict[str, _PendingRequest]] = {}
         """By node id and transactional id: requests that wait until the previous one is answered."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._clients: dict[int, PeerClient] = {}
@@ -91,20 +91,20 @@ class PartitionAdder:
         """Return the code of each partition. ``node`` coordinates the transactional id; ``None`` if none does at
         present.
 
-        A waiting request fails at once when another one about the same transactional id arrives. The code is
-        INVALID_PRODUCER_EPOCH if its epoch is older, else NETWORK_EXCEPTION, since its producer repeats it.
+        Of two requests about one transactional id, one fails at once: with INVALID_PRODUCER_EPOCH the one with the
+        lower epoch, with NETWORK_EXCEPTION the earlier one of equal epochs, since its producer repeats it.
         """
         if node is None or self._is_closed:
             return dict.fromkeys(partitions, Code.COORDINATOR_NOT_AVAILABLE)
         waiting = self._waiting.setdefault(node.node_id, {})
-        before = waiting.get(transactional_id)
-        if before is not None:
-            if before.producer.epoch > producer.epoch:
+        earlier = waiting.get(transactional_id)
+        if earlier is not None:
+            if earlier.producer.epoch > producer.epoch:
                 return dict.fromkeys(partitions, Code.INVALID_PRODUCER_EPOCH)
-            is_older = before.producer.epoch < producer.epoch
-            before.fail(Code.INVALID_PRODUCER_EPOCH if is_older else Code.NETWORK_EXCEPTION)
+            is_older = earlier.producer.epoch < producer.epoch
+            earlier.fail(Code.INVALID_PRODUCER_EPOCH if is_older else Code.NETWORK_EXCEPTION)
         answer: asyncio.Future[Codes] = asyncio.get_running_loop().create_future()
-        waiting[transactional_id] = _Question(producer, partitions, verify_only, answer)
+        waiting[transactional_id] = _PendingRequest(producer, partitions, verify_only, answer)
         if node.node_id not in self._tasks:
             self._tasks[node.node_id] = asyncio.create_task(
                 self._serve(node), name=f"partitions for transactions at {node.node_id}"
@@ -123,17 +123,17 @@ class PartitionAdder:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _serve(self, node: BrokerRegistration) -> None:
-        asked: dict[str, _Question] = {}
+        sent: dict[str, _PendingRequest] = {}
         try:
-            while asked := self._waiting.pop(node.node_id, {}):
-                await self._send(node, asked)
+            while sent := self._waiting.pop(node.node_id, {}):
+                await self._send(node, sent)
         finally:
             self._tasks.pop(node.node_id, None)
-            for question in (*asked.values(), *self._waiting.pop(node.node_id, {}).values()):
-                question.fail(Code.COORDINATOR_NOT_AVAILABLE)
+            for pending in (*sent.values(), *self._waiting.pop(node.node_id, {}).values()):
+                pending.fail(Code.COORDINATOR_NOT_AVAILABLE)
 
-    async def _send(self, node: BrokerRegistration, asked: Mapping[str, _Question]) -> None:
-        transactions = [question.encoded(transactional_id) for transactional_id, question in asked.items()]
+    async def _send(self, node: BrokerRegistration, sent: Mapping[str, _PendingRequest]) -> None:
+        transactions = [pending.encoded(transactional_id) for transactional_id, pending in sent.items()]
         client = self._clients.get(node.node_id)
         if client is None:
             client = self._clients[node.node_id] = self._host.peer_client(node)
@@ -141,20 +141,22 @@ class PartitionAdder:
             request = AddPartitionsToTxnRequest(transactions=transactions)
             response = await client.request(request, VERSION, REQUEST_TIMEOUT)
         except (OSError, KafkaError):
-            for question in asked.values():
-                question.fail(Code.NETWORK_EXCEPTION)
+            for pending in sent.values():
+                pending.fail(Code.NETWORK_EXCEPTION)
             return
-        _answer(asked, response)
+        _answer(sent, response)
 
 
-def _answer(asked: Mapping[str, _Question], response: AddPartitionsToTxnResponse) -> None:
+def _answer(sent: Mapping[str, _PendingRequest], response: AddPartitionsToTxnResponse) -> None:
     results = {result.transactional_id: _codes(result) for result in response.results_by_transaction}
-    for transactional_id, question in asked.items():
+    for transactional_id, pending in sent.items():
         if response.error_code:
-            question.fail(response.error_code)
+            pending.fail(response.error_code)
             continue
         found = results.get(transactional_id, {})
-        question.give({partition: found.get(partition, Code.UNKNOWN_SERVER_ERROR) for partition in question.partitions})
+        pending.complete(
+            {partition: found.get(partition, Code.UNKNOWN_SERVER_ERROR) for partition in pending.partitions}
+        )
 
 
 def _codes(result: AddPartitionsToTxnResult) -> Codes:
