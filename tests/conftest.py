@@ -1,9 +1,9 @@
-"""What every test shares: asyncio tests run on the plain loop and mostly on uvloop too, interop tests cannot hide.
+"""The common part of all tests: event loops, groups of files for pytest-xdist, and required interop tests.
 
-AIOPRODUCER_LOOPS=asyncio, or uvloop, has them run on one loop alone, in half the time. AIOPRODUCER_PURE=1 has them run
-on the sources of the compiled modules; AIOPRODUCER_BUILD=pure, compiled or sanitized says which build has to be under
-test (tests/builds/test_modules.py). AIOPRODUCER_COVERED=rooms traces only the own tests of the rooms that have to reach
-95 % of coverage. --hypothesis-profile=soak has the fuzzers try many more examples.
+asyncio tests run on asyncio's loop, and mostly on uvloop too. AIOPRODUCER_LOOPS=asyncio, or uvloop, selects one loop,
+which halves the time. AIOPRODUCER_PURE=1 runs the sources of the compiled modules; AIOPRODUCER_BUILD=pure, compiled or
+sanitized is the build that must be under test (tests/builds/test_modules.py). AIOPRODUCER_COVERED=rooms traces only the
+tests of the rooms that must reach 95 % of coverage. With --hypothesis-profile=soak the fuzzers try many more examples.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import uvloop
 import aioproducer
 from aioproducer._build import COMPILED_MODULES, is_pure_wanted
 
-# The helpers in tests/kafka are imported by tests as tests.kafka, and by the bench.
+# Tests and the bench import the helpers in tests/kafka as tests.kafka.
 _TESTS = Path(__file__).parent
 _ROOT = str(_TESTS.parent)
 
@@ -34,13 +34,13 @@ _LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
 }
 
-# What starts whole programs, as a user does, beside the files that are marked so. The Makefile reads this line.
+# Folders that start whole programs, in addition to files with the mark. The Makefile reads this line.
 _PROGRAMS = ("builds/test_wheel.py", "docs/", "examples/", "fresh_root/", "testing/test_plugin.py")
 
-# The threads that end with what they belong to. An executor's waits for work for ever where nobody has closed it.
+# Threads that end with their owner. A thread of an executor that was not closed would wait without an end.
 _THREADS_THAT_END = ("aioproducer-compressor", "aioproducer-verbs")
 
-# Rooms whose code never meets a loop's own ways: it lies above connections, and waits for futures alone.
+# Rooms with code that is independent of the loop: it is above connections, and waits only for futures.
 _ONE_LOOP = (
     *("bench/", "core/", "consumer/"),
     *("broker/cluster/", "broker/groups/", "broker/handlers/", "broker/replicas/", "broker/test_"),
@@ -54,12 +54,12 @@ _THREE_NODES = tuple(f"interop/test_{name}.py" for name in ("command_line", "fau
 # that begin transactions: it compares clusters on which __transaction_state does not exist yet.
 _LONG_GROUPS = (_SPARK_SESSION, _THREE_NODES, ("interop/differential/",), ("interop/spark/",), ("gateway/",))
 
-# What shows the coverage of core, wire and protocol: tracing more than doubles the CPU time of a test.
+# The tests that show the coverage of core, wire and protocol: tracing more than doubles the CPU time of a test.
 _COVERED = ("core/", "wire/", "protocol/", "fuzz/", "compression/")
 if _ROOT not in sys.path:
     sys.path.append(_ROOT)
 
-# How long an example takes depends on what else the machine does.
+# No deadline: the time of an example depends on the machine's load.
 hypothesis.settings.register_profile("project", deadline=None)
 hypothesis.settings.register_profile("soak", deadline=None, max_examples=20_000)
 hypothesis.settings.load_profile("project")
@@ -67,7 +67,7 @@ hypothesis.settings.load_profile("project")
 
 def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # As a shell leaves it to what it runs in the background; tests that interrupt something would wait for ever.
+        # A shell ignores SIGINT in background processes, so tests that interrupt a process would wait without an end.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not is_pure_wanted():
         # Importable from here on, see _ROOT.
@@ -96,7 +96,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _rank(item: pytest.Item) -> int:
-    """The place of the item's group among the long ones, or behind them."""
+    """Return the position of the item's group among the long ones, or after them."""
     return next((rank for rank, places in enumerate(_LONG_GROUPS) if _is_below(item, places)), len(_LONG_GROUPS))
 
 
@@ -155,7 +155,7 @@ def silent_port() -> Iterator[int]:
 
 @pytest.fixture(scope="session")
 def kafka_jars() -> Path:
-    """The folder of the newest Apache Kafka's jars, for a Java that is there."""
+    """The folder of the newest Apache Kafka's jars, if Java is installed."""
     from tests.kafka import jars
 
     try:
@@ -169,7 +169,7 @@ def kafka_jars() -> Path:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """With AIOPRODUCER_REQUIRE_INTEROP=1 an interop or guest test that is skipped has failed, for its reason."""
+    """With AIOPRODUCER_REQUIRE_INTEROP=1, fail an interop or guest test that is skipped, with its reason."""
     report = yield
     required = os.environ.get("AIOPRODUCER_REQUIRE_INTEROP") == "1" and (
         item.get_closest_marker("interop") is not None or os.environ.get("AIOPRODUCER_TEST_GUEST") == "1"

@@ -1,19 +1,19 @@
-"""What is alive of the classes that a producer is made of: as much after it is closed as before it was made."""
+"""Counting live objects of a producer's classes: after it is closed there must be as many as before."""
 
 from __future__ import annotations
 
 import gc
 from collections import Counter
 
-# What a cluster of this process keeps of every producer is its own.
+# Classes of a cluster in this process, which keeps state of every producer.
 _CLUSTER = ("aioproducer.broker.", "aioproducer.testing.")
 
 
 def own_objects(*, without: tuple[str, ...] = ()) -> Counter[str]:
-    """How many instances of this package's classes the collector knows, by name.
+    """Return the numbers of instances of this package's classes that the collector tracks, by name.
 
     Args:
-        without: modules whose classes are not counted, besides those of the embedded cluster.
+        without: modules with classes that are not counted, in addition to those of the embedded cluster.
     """
     gc.collect()
     counts = Counter(map(type, gc.get_objects()))

@@ -1,4 +1,4 @@
-"""A program: sends from a loop that is run inside its own callbacks, as those of notebooks are, and others beside."""
+"""A program that sends from a loop that runs inside its own callbacks, as in notebooks, and from other tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def main() -> int:
         await producer.send("nested", b"before the loop is patched")
         nest_asyncio2.apply()
         await alternate(producer, "nested", 0)
-        # Of those who wait for one batch, one runs the loop while others are still to go on.
+        # One of the tasks that wait for a batch runs the loop before the others have resumed.
         await asyncio.gather(*[alternate(producer, "nested", number) for number in range(1, SENDERS)])
         return len(cluster.records("nested"))
 

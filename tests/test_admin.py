@@ -100,10 +100,10 @@ async def test_offsets_can_be_listed_by_position_and_by_time():
         def at(seconds):
             return datetime.fromtimestamp(seconds, UTC)
 
-        # A time after the last record means the end, and so does any time in an empty partition.
+        # A time after the last record means the end, as does any time in an empty partition.
         assert await admin.list_offsets("a", {0: at(1), 1: at(1.5)}) == {0: 0, 1: 2}
         assert await admin.list_offsets("a", {1: at(99)}) == {1: 4}
-        # As numbers these have meanings of their own: the latest, the earliest, and others that newer brokers know.
+        # These numbers have special meanings: the latest, the earliest, and others in newer brokers.
         for before in (-0.001, -0.002, -3600):
             assert await admin.list_offsets("a", {1: at(before)}) == {1: 0}
         with pytest.raises(ValueError, match="must be 'earliest', 'latest' or a datetime, not 'beginning'"):
@@ -124,7 +124,7 @@ async def test_listing_offsets_follows_a_moved_leader():
         assert await admin.list_offsets("a", {0: "latest"}) == {0: 0}
 
 
-async def test_a_topic_deleted_meanwhile_is_reported():
+async def test_a_topic_deleted_during_a_call_is_reported():
     async with EmbeddedCluster(transport="memory") as cluster, administer(cluster) as admin:
         cluster.create_topic("a")
         await admin.list_offsets("a", {0: "latest"})
@@ -152,7 +152,7 @@ async def test_create_topic_waits_until_all_brokers_know_the_topic():
         assert cluster.pending_faults() == []
 
 
-async def test_a_deleted_topic_of_the_same_name_is_not_taken_for_the_new_one(monkeypatch):
+async def test_a_deleted_topic_of_the_same_name_is_not_mistaken_for_the_new_one(monkeypatch):
     async with EmbeddedCluster(transport="memory") as cluster, administer(cluster) as admin:
         await admin.create_topic("a")
         (deleted,) = await admin.describe_topics(["a"])
@@ -202,7 +202,7 @@ async def test_create_topic_does_not_wait_for_a_broker_that_dies(transport, capl
         creating = asyncio.ensure_future(admin.create_topic("a"))
         await until(lambda: not cluster.pending_faults())
         await cluster.kill(2)
-        # Shorter than anything of this waits for a broker that hangs.
+        # Shorter than any timeout for a broker that hangs.
         async with asyncio.timeout(4):
             await creating
         assert [line for line in caplog.messages if "was created" in line] == []
@@ -238,7 +238,7 @@ async def test_non_retriable_errors_are_raised_at_once_and_others_after_the_time
                 await admin.describe_topics(["a"])
 
 
-async def test_an_unreachable_cluster_raises_a_timeout_that_says_why():
+async def test_an_unreachable_cluster_raises_a_timeout_with_the_reason():
     async with Admin(bootstrap_servers="127.0.0.1:1", timeout=0.3, reconnect_backoff_ms=50) as admin:
         with pytest.raises(KafkaTimeoutError, match=r"within 0\.3 s\. Nothing listens at 127\.0\.0\.1:1"):
             await admin.list_topics()
@@ -279,7 +279,7 @@ async def test_concurrent_calls_share_a_connection():
         assert len(await admin.list_topics()) == 20
 
 
-async def test_configuration_and_life():
+async def test_configuration_is_checked_and_calls_before_start_raise():
     with pytest.raises(ConfigurationError, match="did you mean 'bootstrap_servers'"):
         Admin(bootstrap_server="localhost:9092")
     admin = Admin.from_config({"bootstrap.servers": "localhost:9092"})

@@ -40,7 +40,7 @@ def plain(rows: list[bytes | None], kind: pyarrow.DataType) -> pyarrow.Array:
 
 
 def dictionary(rows: list[bytes | None], kind: pyarrow.DataType, data: st.DataObject) -> pyarrow.Array:
-    """Numbers in any order; nulls among the numbers and in the dictionary."""
+    """Indices in any order, with nulls among the indices and in the dictionary."""
     entries = [*rows, None]
     order = data.draw(st.permutations(range(len(entries))))
     null_entry = order.index(len(rows))
@@ -56,7 +56,7 @@ def dictionary(rows: list[bytes | None], kind: pyarrow.DataType, data: st.DataOb
 
 @st.composite
 def columns(draw: st.DrawFn, count: int) -> pyarrow.Array | pyarrow.ChunkedArray:
-    """An array of any kind that is read where it lies: sliced, chunked, as a dictionary."""
+    """An array of any kind that is read in place: sliced, chunked, as a dictionary."""
     data = draw(st.data())
     width = draw(st.integers(0, 9))
     kind = draw(
@@ -207,7 +207,7 @@ Stored = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]
 
 
 def _append(bench: Bench, partition: int | None, piece: Any, place: int, timestamp_ms: int) -> int:
-    """The place behind those of a piece of columns that went the short way."""
+    """Return the row after those of a piece of columns that used the fast path."""
     values, keys, timestamps, headers = piece
     touched: list[ProducerBatch] = []
     after = append_rows(

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "aioproducer"
 
 # Rooms with files or folders that are separate rooms.
 DIVIDED = {"_client", "_common", "broker", "core"}
-# Packages that are rooms inside of a room whose other files are one.
+# Packages that are rooms inside a room; the other files of the outer room are one room.
 INNER = {("spark", "transactional")}
 
 _ERRORS = {"errors", "error_codes", "_common.error_texts", "_common.diagnosis", "_common.texts", "_common.client_log"}
@@ -33,7 +33,7 @@ _CORE = {
 }
 _CLIENT = _ERRORS | _PLUGINS | _FORMATS | _CORE | {"record", "offsets", "config", "security", "transport", "io"}
 
-# What each of the rooms of core may import besides the other ones that its row names.
+# Imports that each room of core may have in addition to those of its row.
 _BELOW_CORE = _ERRORS | _FORMATS | {"record", "partitioner", "_common.uncompiled", "_common.views"}
 
 # The rooms of the broker share these, and nothing with the rooms that make the client's decisions.
@@ -259,7 +259,7 @@ ARROWS: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-# Time and bytes come in as arguments, nothing waits.
+# Time and bytes are arguments; nothing waits.
 SANS_IO = (
     _FORMATS
     | _CORE
@@ -282,7 +282,7 @@ def _room(path: Path) -> str:
 
 
 def _room_of(parts: Sequence[str]) -> str:
-    """The room of a module, by the parts of its name without the package's."""
+    """Return the room of a module, by the parts of its name without the package's."""
     if not parts:
         return "__init__"
     if tuple(parts[:2]) in INNER or (
@@ -308,7 +308,7 @@ def _tree(path: Path) -> ast.Module:
 
 
 def _runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those that only type checkers see."""
+    """Yield every node except those that only type checkers read."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             for alternative in node.orelse:
@@ -320,7 +320,7 @@ def _runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _modules(path: Path, node: ast.AST) -> list[str]:
-    """The full names of the modules that an import statement names."""
+    """Yield the full names of the modules of an import statement."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if not isinstance(node, ast.ImportFrom):
@@ -338,21 +338,21 @@ def _rooms_imported(path: Path, tree: ast.AST) -> set[str]:
     for node in ast.walk(tree):
         for module in _modules(path, node):
             parts = module.split(".")
-            # The version alone may be had from the package itself.
+            # Only the version may be imported from the package itself.
             if parts[0] == "aioproducer" and parts[1:] != ["__version__"]:
                 rooms.add(_room_of(parts[1:]))
     return rooms - {_room(path)}
 
 
 def _module_name(path: Path) -> str:
-    """The name of a file's module without the package's, empty for the package itself."""
+    """Return the name of a file's module without the package's, empty for the package itself."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 @functools.cache
 def _modules_imported() -> dict[str, set[str]]:
-    """The modules of the package, and those that each imports anywhere, also for type checkers alone."""
+    """Return the modules of the package with their imports, including those only for type checkers."""
     names = {_module_name(path) for path in _sources()}
     graph = {}
     for path in _sources():
@@ -370,7 +370,7 @@ def _modules_imported() -> dict[str, set[str]]:
 
 
 def _circles(graph: dict[str, set[str]]) -> list[set[str]]:
-    """The largest sets of modules that all import each other, directly or over others."""
+    """Return the largest sets of modules that all import each other, directly or indirectly."""
 
     def reached_from(module: str) -> set[str]:
         reached: set[str] = set()
@@ -409,6 +409,7 @@ def test_every_file_belongs_to_a_room_with_an_import_rule() -> None:
 
 
 def test_the_import_rules_have_no_cycle() -> None:
+    """``prepare`` raises ``CycleError`` for a cycle."""
     graphlib.TopologicalSorter(ARROWS).prepare()
 
 

@@ -24,7 +24,7 @@ class Result(NamedTuple):
 
 
 def every_error() -> list[KafkaError]:
-    """One of each class that this module has, those that are made on demand included."""
+    """Return an error of each class of the module, including those created on demand."""
     made: list[KafkaError] = [broker_error(code, "as the broker said") for code in (*CODES, 999)]
     client_side = [
         value
@@ -53,7 +53,7 @@ def test_copies_are_equal_and_independent(error: KafkaError) -> None:
         assert getattr(twin, "code", None) == getattr(error, "code", None)
 
 
-def test_deepcopy_keeps_what_a_send_many_error_holds() -> None:
+def test_deepcopy_keeps_the_contents_of_a_send_many_error() -> None:
     error = errors.SendManyError(Result(3, 1), {("t", 0): broker_error(19)})
     twin = copy.deepcopy(error)
     assert twin.result == Result(3, 1)
@@ -113,7 +113,7 @@ def test_fatal_abortable_and_retriable_errors_are_distinguished() -> None:
     assert errors.OutOfOrderSequenceError.abortable
 
 
-def test_families() -> None:
+def test_errors_belong_to_their_families() -> None:
     assert issubclass(errors.UnknownProducerIdError, errors.OutOfOrderSequenceError)
     assert issubclass(error_class(30), errors.AuthorizationError)
     assert issubclass(error_class(33), errors.AuthenticationError)

@@ -1,7 +1,7 @@
 """``from aioproducer import Producer`` imports only what a plain producer needs; the rest is loaded when used.
 
-By the names of modules and not by a clock, so that it says the same everywhere; what is imported costs about 0.3 ms a
-module, and some of those below tens of milliseconds.
+The tests compare names of modules instead of times, so that they have the same result everywhere. An import takes about
+0.3 ms for each module, and tens of milliseconds for some of those below.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-# With all that is in them.
+# Including all their modules.
 OPTIONAL_PACKAGES = {
     "Cython",
     "aioproducer.broker",
@@ -81,7 +81,7 @@ LATER_MODULES = {"concurrent.futures.thread", "zlib"}
 
 
 def imported(code: str) -> set[str]:
-    """What a fresh interpreter has imported after ``code`` that it had not after ``import asyncio``."""
+    """Return the modules that a new interpreter has imported after ``code``, without those of ``import asyncio``."""
     script = f"""
 import asyncio, sys
 before = set(sys.modules)
@@ -97,7 +97,7 @@ def optional(modules: set[str]) -> set[str]:
 
 
 def messages(modules: set[str]) -> set[str]:
-    """The families of messages among ``modules``."""
+    """Return the families of messages among ``modules``."""
     package = "aioproducer.protocol.messages."
     return {name.removeprefix(package) for name in modules if name.startswith(package)}
 

@@ -33,7 +33,7 @@ def draws(partitioner: StickyPartitioner, count: int) -> Counter[int]:
 
 
 def assert_proportional(counts: Counter[int], weights: dict[int, int]) -> None:
-    """Pearson's statistic below its 99.99 % bound (for up to 9 degrees of freedom: 33.7), and nothing else drawn."""
+    """Check that Pearson's statistic is below its 99.99 % bound (33.7 for up to 9 degrees of freedom)."""
     assert set(counts) <= {partition for partition, weight in weights.items() if weight}
     total = counts.total()
     expected = {partition: total * weight / sum(weights.values()) for partition, weight in weights.items() if weight}
@@ -56,7 +56,7 @@ def loads(draw: st.DrawFn) -> PartitionLoad:
 
 
 def allowed(load: PartitionLoad, rack: str | None) -> set[int]:
-    """The rule, spelled out: leader known, broker not slow, own rack; each only while it leaves any."""
+    """Return the partitions allowed by the rule: leader known, broker not slow, own rack; each if any are left."""
     racks = dict(zip(load.available, load.leader_racks or [], strict=False))
     chosen = set(load.available) or set(range(load.partition_count))
     chosen = {partition for partition in chosen if partition not in load.slow} or chosen

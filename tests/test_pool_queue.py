@@ -114,7 +114,7 @@ async def test_close_fails_the_callers_that_wait_and_later_ones() -> None:
 
 @dataclass
 class Caller:
-    """A caller that takes a slot, and gives it back when the test says so."""
+    """A caller that takes a slot, and returns it at the test's request."""
 
     number: int
     task: asyncio.Task[None] | None = None

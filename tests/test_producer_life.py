@@ -170,7 +170,7 @@ def test_a_call_from_another_loop_in_the_same_thread_raises() -> None:
 @pytest.mark.parametrize("transport", ["tcp", "memory"])
 async def test_eager_tasks_are_supported(transport: str) -> None:
     """The embedded broker once took the task of an immediate response for a pending one, and never stopped."""
-    # asyncio's own factory does not take what uvloop 0.23 passes to it before CPython 3.13.3.
+    # Before CPython 3.13.3, asyncio's factory does not accept the arguments that uvloop 0.23 passes.
     asyncio.get_running_loop().set_task_factory(
         lambda loop, coroutine, name=None, context=None, **_: asyncio.Task(
             coroutine, loop=loop, name=name, context=context, eager_start=True
@@ -408,7 +408,8 @@ async def test_flush_waits_only_for_records_sent_before_it(kafka_cluster: Embedd
 
         other = asyncio.create_task(go_on())
         await asyncio.sleep(0.01)
-        await asyncio.wait_for(producer.flush(), 5)
+        await asyncio.wait_for(producer.flush(), 30)
+        assert not other.done()
         stop = True
         await other
 
@@ -479,12 +480,13 @@ async def test_sends_after_drain_do_not_exhaust_the_buffer(kafka_cluster: Embedd
             await producer.send(topic, bytes(5000))
 
         await asyncio.gather(*(call(number) for number in range(50)))
+    assert len(kafka_cluster.records(topic)) == 50
 
 
 # Close
 
 
-async def test_close_delivers_what_was_accepted(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_close_delivers_accepted_records(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(linger_ms=100_000) as producer:
         in_line = producer.send(topic, b"1")
         await producer.partitions_for(topic)
@@ -492,7 +494,7 @@ async def test_close_delivers_what_was_accepted(kafka_cluster: EmbeddedCluster, 
     assert [in_line.result().offset, in_batch.result().offset] == [0, 1]
 
 
-async def test_forced_close_fails_the_rest() -> None:
+async def test_a_forced_close_fails_the_remaining_records() -> None:
     producer = Producer(bootstrap_servers=NOWHERE)
     await producer.start()
     delivery = producer.send("t", b"v")
@@ -719,7 +721,7 @@ async def _trouble(kafka_cluster: EmbeddedCluster, topic: str) -> list[weakref.r
 async def test_a_closed_producer_leaves_no_objects(
     kafka_cluster: EmbeddedCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # What is logged is kept until the end of the test.
+    # Log records are kept until the end of the test.
     caplog.set_level(logging.CRITICAL, "aioproducer")
     await _trouble(kafka_cluster, topic)
     objects, tasks, threads = own_objects(), asyncio.all_tasks(), threading.active_count()
@@ -766,7 +768,7 @@ async def test_failures_are_freed_without_the_garbage_collector(kafka_cluster: E
 
 
 async def test_a_timeout_that_is_no_number_changes_nothing() -> None:
-    """It was an error of asyncio about float and str once, and ``close`` had ended the producer before."""
+    """It once caused an error of asyncio about float and str, after ``close`` had ended the producer."""
     async with EmbeddedCluster() as cluster, Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         for call in (producer.wait_ready, producer.close):
             with pytest.raises(TypeError, match="timeout must be a number of seconds, not str"):

@@ -14,7 +14,7 @@ from aioproducer import Producer
 from aioproducer.errors import BufferExhaustedError, RecordTooLargeError
 from aioproducer.testing import EmbeddedCluster
 
-# A header is of 61 bytes, a slab of 1,024.
+# A header has 61 bytes, a slab 1,024.
 CONFIGURATIONS = st.fixed_dictionaries(
     {
         "batch_size": st.integers(0, 80) | st.sampled_from([131, 1000, 16384]),

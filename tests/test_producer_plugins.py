@@ -40,7 +40,7 @@ def _values(kafka_cluster: EmbeddedCluster, topic: str) -> list[bytes | None]:
 
 
 class SlowSerializer:
-    """Answers ``b"..."`` at once, and text when its event is set; ``fail`` and ``cancel`` do what they say."""
+    """Serializes ``b"..."`` at once, and text when its event is set; ``fail`` raises, and ``cancel`` cancels itself."""
 
     def __init__(self) -> None:
         self.may_go = asyncio.Event()
@@ -351,7 +351,7 @@ async def test_a_partitioner_that_raises_cancelled_error_fails_only_its_record(
         return 0
 
     async with kafka_cluster.producer(partitioner_class=choose) as producer:
-        # In line, then with the topic known.
+        # In a queue, then with the topic known.
         bad, good = producer.send(topic, b"bad"), producer.send(topic, b"good")
         with pytest.raises(KafkaError, match="partitioner failed"):
             await bad
@@ -390,7 +390,7 @@ async def test_a_fatal_error_fails_records_being_serialized(kafka_cluster: Embed
 
 
 class Recorder:
-    """Notes what it sees; adds its name to the value."""
+    """Records its calls, and adds its name to the value."""
 
     def __init__(self, name: bytes = b"") -> None:
         self.name = name
@@ -411,7 +411,7 @@ class Recorder:
 
 
 class OldRecorder:
-    """Written before KIP-512, with two arguments."""
+    """An interceptor from before KIP-512, with two arguments."""
 
     def __init__(self) -> None:
         self.seen: list[RecordMetadata] = []
@@ -622,7 +622,7 @@ async def test_an_outcome_is_reported_before_its_awaiter_resumes(kafka_cluster: 
 
 
 async def test_an_interceptor_may_send(kafka_cluster: EmbeddedCluster, topic: str) -> None:
-    """A record for each outcome, as an audit trail; its own outcomes are passed over."""
+    """Sends a record for each outcome, as an audit trail; it ignores the outcomes of these."""
 
     class Auditing:
         producer: Producer

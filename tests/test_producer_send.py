@@ -82,7 +82,7 @@ async def test_a_record_is_stored_as_it_was_sent(kafka_cluster: EmbeddedCluster,
     assert abs(second.timestamp_ms - time.time() * 1000) < 10_000
 
 
-# Each is tried when the topic is not known yet and when it has an open batch: the two go different ways.
+# Each is tested with an unknown topic and with an open batch, which use different paths.
 ACCEPTED: list[tuple[dict[str, Any], bytes | None, list[tuple[str, bytes | None]]]] = [
     ({"value": b""}, b"", []),
     ({"value": None}, None, []),
@@ -361,7 +361,7 @@ async def test_timeouts_and_waits_of_asyncio_accept_a_delivery(kafka_cluster: Em
         other = producer.send(topic, b"v")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(other, 0.01)
-        # Since CPython 3.12 wait_for cancels the waiting alone, which is a future of the awaiter's own.
+        # Since CPython 3.12 wait_for cancels only the wait, which is a separate future of the awaiter.
         assert other.cancelled() == (sys.version_info < (3, 12))
         await producer.flush()
         done, pending = await asyncio.wait([delivery, other])
@@ -486,7 +486,7 @@ async def test_a_partition_that_is_not_an_int_is_rejected_for_columns(
 async def test_a_single_record_that_the_broker_rejects_has_the_error_of_its_partition(
     kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:
-    """As in Kafka's Sender: with several records the code does not say which one it means."""
+    """As in Kafka's Sender: with several records the code does not identify one."""
     kafka_cluster.create_topic(topic, 1)
     async with kafka_cluster.producer() as producer:
         alone = producer.send(topic, b"v", timestamp_ms=2**62)
@@ -501,7 +501,7 @@ async def test_a_single_record_that_the_broker_rejects_has_the_error_of_its_part
 
 
 class _Cycle:
-    """Garbage that only the collector finds, and that sends when it is found."""
+    """Garbage that only the collector frees, and that sends when it is freed."""
 
     def __init__(self, sends: Callable[[], object]) -> None:
         self._sends = sends
@@ -525,7 +525,7 @@ async def test_a_send_from_a_garbage_collector_callback_inside_send_is_delivered
             value = b"%s %d" % (what, len(sent))
             sent.append((value, producer.send(topic, value, headers=[("level", b"x" * 30)])))
 
-        # The collector runs in whatever thread takes memory next, and some of those are the test runner's.
+        # The collector runs in the thread that allocates memory next, which may be the test runner's.
         here = threading.get_ident()
         elsewhere: list[None] = []
 

@@ -222,7 +222,7 @@ Admin(bootstrap_servers=B, linger_ms=5)  # wrong
 Reader("t", bootstrap_servers=B, acks=1)  # wrong
 fast_producer(linger=5)  # wrong
 """
-"""Configuration as keyword arguments; the lines that a type checker has to find end in ``# wrong``."""
+"""Configuration as keyword arguments; a type checker has to reject the lines that end in ``# wrong``."""
 
 
 def test_every_public_name_exists() -> None:
@@ -266,7 +266,7 @@ def pyright(file: Path) -> tuple[list[tuple[int, str]], str]:
     """Return line and text of each error that pyright finds in a file, and its whole output."""
     settings = {"include": [file.name], "pythonVersion": "3.11"}
     (file.parent / "pyrightconfig.json").write_text(json.dumps({**settings, "extraPaths": [str(ROOT)]}))
-    # The sanitizers' libraries are for this Python, not for the JavaScript that pyright is.
+    # The sanitizers' libraries are for this Python, not for pyright's JavaScript.
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     run = subprocess.run(
         [sys.executable, "-m", "pyright", "--outputjson", "-p", str(file.parent), "--pythonpath", sys.executable],
@@ -317,7 +317,8 @@ def test_user_code_passes_type_checkers_and_wrong_keys_do_not(tmp_path: Path, ch
     assert len(wrong) == 21
 
 
-def test_what_type_checkers_accept_is_accepted_at_run_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_that_type_checkers_accept_are_accepted_at_run_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rejected key would raise an exception in the module."""
     accepted = "\n".join(line for line in KEYS.splitlines() if not line.endswith("# wrong"))
     module = ModuleType("keys")
     monkeypatch.setitem(sys.modules, "keys", module)

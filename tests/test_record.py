@@ -135,7 +135,7 @@ def test_nodes_print_their_address_and_id() -> None:
 
 @pytest.mark.parametrize("module", [record, partitioner, metrics])
 def test_records_need_no_event_loop_and_no_clock(module: ModuleType) -> None:
-    # The source, whichever build is under test.
+    # The source, in any build under test.
     assert module.__file__ is not None
     tree = ast.parse((Path(module.__file__).parent / f"{module.__name__.rpartition('.')[2]}.py").read_text())
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}

@@ -67,7 +67,7 @@ def test_foreign_text_is_escaped_and_shortened(text: str, shown: str) -> None:
 
 
 def _refused(message: str) -> Sequence[KafkaError]:
-    """The errors of a batch of two records that a broker refuses, the whole and record by record."""
+    """Return the errors of a batch of two records that a broker refuses, as a whole and for each record."""
     bench = Bench()
     first, second = bench.send_batch(2)
     [batch] = bench.accumulator.drain(NODE, bench.now)

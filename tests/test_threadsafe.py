@@ -107,7 +107,7 @@ async def test_cancelling_after_the_loop_is_closed_does_not_raise() -> None:
             await producer.start()
             futures.append(producer.threadsafe().send("t", b"v"))
             await asyncio.sleep(0.01)
-            # The record gets no outcome: no part of the producer refers to it any more.
+            # The record gets no outcome: no part of the producer refers to it any longer.
             producer._accumulator.blocked_records.pending.records.clear()
             await producer.close(0)
 
@@ -133,7 +133,7 @@ async def test_the_thread_of_the_loop_may_send_but_not_wait(kafka_cluster: Embed
 async def test_calls_queued_for_the_loop_are_bounded(kafka_cluster: EmbeddedCluster, topic: str) -> None:
     async with kafka_cluster.producer(buffer_memory=100_000) as producer:
         threadsafe = producer.threadsafe()
-        # The loop does not run meanwhile.
+        # The loop does not run in the meantime.
         futures = [threadsafe.send(topic, bytes(10_000)) for _ in range(20)]
         refused = [future for future in futures if future.done()]
         assert len(refused) == 11
@@ -191,7 +191,7 @@ async def test_a_call_that_the_loop_did_not_run_fails() -> None:
     threadsafe = producer.threadsafe()
     closing = asyncio.ensure_future(producer.close(0))
     await asyncio.sleep(0)
-    # The loop does nothing before this coroutine lets it.
+    # The loop does nothing until this coroutine suspends.
     late = threadsafe.send("t", b"v")
     assert isinstance(late.exception(0), ProducerClosedError)
     await closing

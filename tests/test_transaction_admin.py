@@ -101,7 +101,7 @@ def admin(client):
 
 
 def answers(*responses):
-    """A handler that returns one after the other; the last one is repeated."""
+    """Return a handler that returns one answer after the other, and repeats the last one."""
     left = list(responses)
     return lambda request, node_id: left.pop(0) if len(left) > 1 else left[0]
 
@@ -141,14 +141,14 @@ async def test_the_pattern_is_applied_by_the_client_if_brokers_do_not_know_it(ad
     assert {request.transactional_id_pattern for request, _, _ in client.requests} == {None}
 
 
-async def test_brokers_that_do_not_know_the_duration_are_not_asked(admin, client):
+async def test_brokers_that_do_not_support_the_duration_receive_no_request(admin, client):
     client.highest[ListTransactionsRequest] = 0
     with pytest.raises(UnsupportedVersionError):
         await admin.list_transactions(duration_ms=5)
     assert client.requests == []
 
 
-async def test_a_loading_coordinator_is_asked_again_and_the_others_are_not(admin, client):
+async def test_only_the_request_to_a_loading_coordinator_is_repeated(admin, client):
     loading = [ListTransactionsResponse(error_code=LOADING)]
     client.handlers[ListTransactionsRequest] = lambda request, node_id: (
         loading.pop() if node_id == 1 and loading else listing(f"id-{node_id}")
@@ -364,7 +364,7 @@ async def test_no_error_claims_that_the_transaction_was_not_committed(admin, cli
         await admin.end_transaction("id-1", 7, 3, commit=True, transaction_version=2)
 
 
-async def test_the_last_error_is_raised_when_the_time_is_over(admin, client):
+async def test_the_last_error_is_raised_after_the_timeout(admin, client):
     admin._timeout = 0.05
     client.handlers[EndTxnRequest] = answers(EndTxnResponse(error_code=CONCURRENT_TRANSACTIONS))
     with pytest.raises(error_class(CONCURRENT_TRANSACTIONS), match="'id-1'"):

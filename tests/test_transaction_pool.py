@@ -1,4 +1,4 @@
-"""The pool of transactional producers, over producers without a cluster; tests/interop has it against Apache Kafka."""
+"""The pool of transactional producers, with fake producers; tests/interop tests it against Apache Kafka."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ARGUMENTS: dict[str, Any] = {
 
 
 class FakeTransaction:
-    """Its end; ``None`` while it is open."""
+    """How the transaction ended; ``None`` while it is open."""
 
     ended: str | None = None
 
@@ -56,7 +56,7 @@ class FakeTransaction:
 
 
 class FakeTransactions:
-    """What a pool and a transaction's context use of a producer's transactions; ends take place when they may."""
+    """The part of a producer's transactions that a pool and a context use; the test controls their ends."""
 
     def __init__(self) -> None:
         self.manager = SimpleNamespace(state=UNINITIALIZED, error=None)
@@ -109,7 +109,7 @@ class FakeTransactions:
             abort.result()
 
     def abort_if_it_fails(self, transaction: object) -> None:
-        """The pool aborts it here."""
+        """Abort the transaction for the pool."""
 
     async def _end(self, outcome: str) -> None:
         await self.may_end.wait()
@@ -162,7 +162,7 @@ class FakeProducer:
 
 
 class FakePool(TransactionPool):
-    """A pool of ``FakeProducer``; ``made`` has all that it made, without the first that checks the arguments."""
+    """A pool of ``FakeProducer``; ``made`` has all of them, without the first one, which checks the arguments."""
 
     def __init__(self, **arguments: Any) -> None:
         self.made: list[FakeProducer] = []
@@ -185,7 +185,7 @@ async def hold(pool: TransactionPool, end: asyncio.Event) -> None:
 async def end_block(
     pool: FakePool, error: BaseException | None = None, *, fatal: KafkaError | None = None, slowly: bool = False
 ) -> None:
-    """Run a block that raises ``error``; its producer fails by ``fatal``; its end waits for the test if ``slowly``."""
+    """Run a block that raises ``error``; its producer fails with ``fatal``; ``slowly``: its end waits for the test."""
     async with pool.transaction():
         transactions = pool.made[-1].transactions
         if slowly:
@@ -261,7 +261,7 @@ def test_a_pool_is_made_from_dotted_names_and_from_a_properties_file(tmp_path: P
 # The owner
 
 
-async def test_a_pool_that_is_not_started_says_so() -> None:
+async def test_a_pool_that_is_not_started_raises() -> None:
     pool = FakePool()
     assert not pool.is_usable
     with pytest.raises(WrongCallerError, match="not started: use `async with TransactionPool"):
@@ -319,7 +319,7 @@ async def test_producers_start_when_they_are_needed_and_idle_ones_are_used_first
     assert all(producer.closed for producer in pool.made)
 
 
-async def test_the_error_of_a_wait_says_how_many_producers_are_busy_and_what_to_do() -> None:
+async def test_the_error_of_a_wait_has_the_number_of_busy_producers_and_advice() -> None:
     async with FakePool(acquire_timeout_ms=10) as pool:
         end = asyncio.Event()
         holders = [asyncio.create_task(hold(pool, end)) for _ in range(2)]
@@ -399,7 +399,7 @@ async def test_a_producer_is_busy_until_its_abort_has_ended() -> None:
         await asyncio.wait([next_one])
 
 
-async def test_a_commit_that_fails_after_its_caller_is_gone_is_aborted() -> None:
+async def test_a_commit_that_fails_after_its_caller_was_cancelled_is_aborted() -> None:
     async with FakePool(max_producers=1) as pool:
         await end_block(pool)
         transactions = pool.made[0].transactions
@@ -436,7 +436,9 @@ async def test_a_producer_that_fails_while_it_is_idle_is_replaced() -> None:
 # Fencing
 
 
-async def test_a_fenced_producer_closes_the_pool_and_its_user_learns_why(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_fenced_producer_closes_the_pool_and_its_caller_gets_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with FakePool(max_producers=1) as pool:
         end = asyncio.Event()
         holder = asyncio.create_task(hold(pool, end))
@@ -486,7 +488,7 @@ async def _hold_for(pool: TransactionPool, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), asyncio.CancelledError()])
-async def test_an_exception_that_is_not_kafka_s_goes_on_through_a_fenced_pool(error: BaseException) -> None:
+async def test_an_exception_that_is_not_kafka_s_propagates_through_a_fenced_pool(error: BaseException) -> None:
     async with FakePool() as pool:
         with pytest.raises(type(error)):
             await end_block(pool, error, fatal=ProducerFencedError("fenced"))

@@ -73,7 +73,7 @@ async def test_a_block_cancelled_at_any_point_is_all_or_nothing(kafka_cluster: E
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-            # The next call waits for what the cancelled one has begun.
+            # The next call waits for the end that the cancelled one has begun.
             async with producer.transaction():
                 pass
             seen = set(committed(kafka_cluster)) - expected
@@ -89,7 +89,7 @@ async def test_a_block_cancelled_at_any_point_is_all_or_nothing(kafka_cluster: E
     assert len(committed(kafka_cluster)) == len(expected)
 
 
-async def test_an_exception_goes_on_after_the_grace_and_the_abort_in_the_background(
+async def test_an_exception_propagates_after_the_grace_period_while_the_abort_continues(
     kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:
     async with new(kafka_cluster, transaction_abort_grace_ms=50) as producer:
@@ -188,7 +188,7 @@ async def test_a_commit_that_is_not_answered_in_time_can_be_awaited_again(
 async def test_a_block_of_a_fenced_producer_raises_that_it_is_fenced(
     kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:
-    """The leader of the partition answers INVALID_PRODUCER_EPOCH, which does not say so."""
+    """The leader of the partition answers INVALID_PRODUCER_EPOCH, which does not name the fence."""
     async with new(kafka_cluster) as producer:
         await producer.init_transactions()
         with pytest.raises(ProducerFencedError) as raised:
@@ -262,7 +262,7 @@ async def test_a_producer_closes_in_each_state(
         if timeout is None:
             assert await transaction.outcome() == ("committed" if state == "committing" else "aborted")
         elif state in ("open", "failed"):
-            # The abort may be answered within the iterations of the loop that the close takes.
+            # The response to the abort may arrive within the iterations of the loop that the close takes.
             with suppress(ProducerClosedError):
                 assert await transaction.outcome() == "aborted"
         else:
@@ -276,7 +276,7 @@ async def test_a_producer_closes_in_each_state(
         await producer.begin_transaction()
 
 
-async def test_the_outcome_of_a_commit_that_a_closing_producer_abandons_names_what_to_look_for(
+async def test_the_error_of_a_commit_abandoned_by_close_says_how_to_find_its_outcome(
     kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:
     producer = new(kafka_cluster)
@@ -387,7 +387,9 @@ async def test_offsets_are_checked_before_they_are_sent(kafka_cluster: EmbeddedC
         await producer.commit_transaction()
 
 
-async def test_offsets_go_by_topic_id_once_metadata_has_the_topics(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+async def test_offsets_are_sent_by_topic_id_once_metadata_has_the_topics(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
     versions: list[int] = []
 
     class Written:

@@ -22,6 +22,7 @@ RIGHT: dict[str, Any] = {
 
 
 def test_valid_arguments_pass() -> None:
+    """Both functions raise exceptions for invalid arguments."""
     validation.check(**RIGHT)
     validation.check(**RIGHT | {"partition": None, "headers": (), "key": memoryview(b"k"), "timestamp_ms": 2**63 - 1})
     validation.explain(**RIGHT)
@@ -87,6 +88,7 @@ def test_size_of_estimates_unserialized_data() -> None:
 
 @pytest.mark.parametrize("timeout", [0, 1.5, -0.1, float("inf")])
 def test_a_timeout_is_a_number_of_seconds(timeout: float) -> None:
+    """An invalid timeout raises an exception, as the next test shows."""
     validation.check_timeout(timeout)
 
 
@@ -99,6 +101,6 @@ def test_a_timeout_is_a_number_of_seconds(timeout: float) -> None:
         (float("nan"), "timeout must be a number of seconds, not nan"),
     ],
 )
-def test_what_is_no_number_of_seconds_is_rejected(timeout: object, error: str) -> None:
+def test_an_invalid_timeout_is_rejected(timeout: object, error: str) -> None:
     with pytest.raises((TypeError, ValueError), match=error):
         validation.check_timeout(timeout)

@@ -20,7 +20,7 @@ def test_a_part_equals_a_slice(data, offset, length):
     for name in ("nbytes", "shape", "strides", "format", "readonly", "c_contiguous", "obj"):
         assert getattr(part, name) == getattr(expected, name)
     assert bytes(part[1:]) == data[offset : offset + length][1:]
-    # It is the memory itself, which it keeps until it is released.
+    # It is the memory itself, and keeps it until it is released.
     if length:
         part[0] = memory[offset] ^ 1
         assert memory[offset] == data[offset] ^ 1

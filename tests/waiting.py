@@ -1,4 +1,4 @@
-"""Waiting for what has no event of its own, or may take long on a slow machine."""
+"""Waiting for conditions without an event, or that may take long on a slow machine."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from aioproducer.producer import Producer
 
 
 async def until(condition: Callable[[], object], timeout: float = 10, *, pause: float = 0) -> None:
-    """Until ``condition`` holds; asked once each turn of the loop, or every ``pause`` seconds."""
+    """Wait until ``condition`` holds; check it in each iteration of the loop, or every ``pause`` seconds."""
     async with asyncio.timeout(timeout):
         while not condition():  # noqa: ASYNC110  # conditions of many kinds
             await asyncio.sleep(pause)
 
 
 async def know_topic(producer: Producer, topic: str) -> None:
-    """Until the producer knows the topic, also where its ``max_block_ms`` is less than that takes."""
+    """Wait until the producer knows the topic, even if its ``max_block_ms`` is shorter than that takes."""
     async with asyncio.timeout(30):
         await producer.wait_ready(30)
         while True:

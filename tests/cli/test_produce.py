@@ -57,9 +57,9 @@ def test_bad_lines_are_counted_shown_and_written_to_a_file(call, cluster, topic,
     assert ended.code == PARTLY_REJECTED
     assert json.loads(ended.out)["bad_lines"] == 6
     assert (tmp_path / "bad").read_bytes() == b"nope\n" * 5 + b"\xff\n"
-    told = ended.err.splitlines()
-    assert len(told) == 3
-    assert told[0].startswith("aioproducer produce: line 2 is skipped: it is not JSON (Expecting value")
+    lines = ended.err.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("aioproducer produce: line 2 is skipped: it is not JSON (Expecting value")
     assert stored(cluster, topic) == [(b"1", b'{"id":1}'), (b"2", b'{"id":2}')]
 
 
@@ -155,8 +155,8 @@ def test_a_full_disk_of_the_broker_is_an_error(call, cluster, topic, tmp_path):
     finally:
         cluster.clear_faults()
     assert ended.code == FAILED
-    *told, last = ended.err.splitlines()
-    assert all(line.startswith("aioproducer produce: retrying a batch of") for line in told)
+    *lines, last = ended.err.splitlines()
+    assert all(line.startswith("aioproducer produce: retrying a batch of") for line in lines)
     assert "10 of 10 records failed. " in last
     assert "Check the broker's disk" in last
     assert json.loads(ended.out)["failed"] == 10

@@ -153,8 +153,11 @@ def test_a_broker_without_a_gateway_is_counted(commands, call, cluster, topic, u
     assert ended.code == (SUCCEEDED if unmapped == "pass" else FAILED)
     gateway.send_signal(signal.SIGINT)
     _, err = gateway.communicate(timeout=20)
-    told = cluster.bootstrap_servers if unmapped == "pass" else f"127.0.0.1.no-gateway.invalid:{port}"
-    assert f"No gateway is known for the broker at {cluster.bootstrap_servers}: clients receive {told}." in err.decode()
+    received = cluster.bootstrap_servers if unmapped == "pass" else f"127.0.0.1.no-gateway.invalid:{port}"
+    assert (
+        f"No gateway is known for the broker at {cluster.bootstrap_servers}: clients receive {received}."
+        in err.decode()
+    )
     assert re.search(r", \d+ addresses without a gateway$", err.decode().strip())
 
 

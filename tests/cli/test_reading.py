@@ -85,7 +85,7 @@ def test_lines_do_not_depend_on_the_pieces_of_the_file(pieces, longest):
     def lines(*given_pieces):
         return list(LineReader(Pieces(*given_pieces), longest, lambda _: None))
 
-    def told(found):
+    def shown(found):
         joined: list[tuple[bool, bytes]] = []
         for each in found:
             if isinstance(each, bytes):
@@ -98,9 +98,9 @@ def test_lines_do_not_depend_on_the_pieces_of_the_file(pieces, longest):
 
     pieces = [piece for piece in pieces if piece]
     whole = b"".join(pieces)
-    assert told(lines(*pieces)) == told(lines(whole))
-    assert b"".join(raw for _, raw in told(lines(*pieces))) == whole
-    assert all(is_bad == (len(raw.removesuffix(b"\n")) > longest) for is_bad, raw in told(lines(whole)))
+    assert shown(lines(*pieces)) == shown(lines(whole))
+    assert b"".join(raw for _, raw in shown(lines(*pieces))) == whole
+    assert all(is_bad == (len(raw.removesuffix(b"\n")) > longest) for is_bad, raw in shown(lines(whole)))
 
 
 def test_a_line_that_is_too_long_is_reported_once_and_does_not_fill_memory():

@@ -1,4 +1,4 @@
-"""A RecordAccumulator with what belongs to it, driven by hand: time is an attribute, a loop that does not run."""
+"""A RecordAccumulator with its parts, driven by the test: time is an attribute, and the loop does not run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NODE = 1
 
 
 class HandLoop:
-    """As much of a loop as futures and deliveries need; what is to be called soon waits for ``run``."""
+    """The part of a loop that futures and deliveries need; calls of ``call_soon`` wait for ``run``."""
 
     def __init__(self) -> None:
         self.soon: list[tuple[Callable[..., Any], tuple[Any, ...], Context | None]] = []
@@ -51,7 +51,7 @@ class HandLoop:
 
 
 class Bench:
-    """An accumulator on the bench: topics with one leader, an idempotent producer with an id, and a clock."""
+    """An accumulator for tests: topics with one leader, an idempotent producer with an id, and a clock."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Bench:
         self.wakes += 1
 
     def queue(self, topic: str = "t", partition: int = 0) -> PartitionQueue:
-        """The queue of a partition, as if a record had been sent to it."""
+        """Return the queue of a partition, as if a record had been sent to it."""
         topics = self.accumulator.topics
         return topics.queue(topics[topic], partition)
 
@@ -112,12 +112,12 @@ class Bench:
         headers: Sequence[tuple[str, Buffer | None]] = (),
         timestamp_ms: int = 1000,
     ) -> Delivery:
-        """As ``Producer.send``: the short way, else the long one."""
+        """Send as ``Producer.send``: by the fast path if possible, otherwise by the slow path."""
         record = (topic, partition, key, value, headers, timestamp_ms)
         return self.accumulator.append(*record) or self.accumulator.enqueue(*record, self.now)
 
     def send_batch(self, count: int = 1, *, topic: str = "t", partition: int = 0) -> list[Delivery]:
-        """Records that make a batch of their own, which is ready."""
+        """Append records in a separate batch, which is then ready."""
         deliveries = [self.send(topic=topic, partition=partition) for _ in range(count)]
         self.accumulator.ready.end_lingering(self.now)
         queue = self.queue(topic, partition)
@@ -126,7 +126,7 @@ class Bench:
         return deliveries
 
     def drain(self, node: int = NODE) -> list[ProducerBatch]:
-        """The batches of one request, as the sender takes them."""
+        """Return the batches of one request, as the sender drains them."""
         self.accumulator.ready.process_deadlines(self.now)
         batches = self.accumulator.drain(node, self.now)
         for batch in batches:
@@ -138,7 +138,7 @@ class Bench:
         return batch
 
     def send_and_drain(self, count: int = 1, *, partition: int = 0) -> ProducerBatch:
-        """A batch of so many records, on the wire, and nothing else of what could be sent."""
+        """Return a batch of ``count`` records in flight; nothing else is sent."""
         self.send_batch(count, partition=partition)
         return self.drain_one()
 
@@ -149,16 +149,16 @@ class Bench:
         return self.completion.refused(batch, code, self.now, message, **more)
 
     def cut(self, batch: ProducerBatch) -> Any:
-        """The connection ended before the answer."""
+        """End the connection before the response."""
         return self.completion.disconnected(batch, KafkaError("cut"), self.now)
 
     def later(self, seconds: float) -> None:
-        """Let time pass, and do what is due."""
+        """Let time pass, and handle what is due then."""
         self.now += seconds
         self.turn()
 
     def turn(self) -> None:
-        """A turn of the sender without its network."""
+        """Run a sender pass without a network."""
         self.completion.expire(self.now)
         for pending in self.accumulator.blocked_records.expired_records(self.now):
             pending.fail(KafkaError("waited too long"))
@@ -169,7 +169,7 @@ class Bench:
             pending.fail(error)
 
     def compress(self) -> list[ProducerBatch]:
-        """Compress what waits for it; the batches."""
+        """Compress the waiting batches, and return them."""
         codec = self.accumulator.settings.codec
         batches = self.accumulator.compression.take_waiting()
         for batch in batches:
@@ -181,7 +181,7 @@ class Bench:
 
 
 def records_of(batch: ProducerBatch) -> list[BatchRecord]:
-    """What a broker reads from the batch, its checksum checked."""
+    """Return the records that a broker reads from the batch, after checking its checksum."""
     read = RecordBatch(b"".join(batch.buffers()))
     read.validate()
     return list(read.records())
@@ -192,7 +192,7 @@ def values_of(batch: ProducerBatch) -> list[bytes | None]:
 
 
 def count_operations(function: Callable[[], object]) -> int:
-    """How many lines of the core ``function`` runs: a measure of work that no clock disturbs."""
+    """Return the number of lines of the core that ``function`` runs: a measure of work without a clock."""
     operations = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:

@@ -1,4 +1,4 @@
-"""A model of Kafka's brokers as an idempotent producer meets them: logs, producer state, leaders, connections."""
+"""A model of Kafka's brokers for an idempotent producer: logs, producer state, leaders, connections."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOT_LEADER_OR_FOLLOWER = 6
 OUT_OF_ORDER_SEQUENCE = 45
 INVALID_PRODUCER_EPOCH = 47
 
-# Answered although the batch was written.
+# Errors returned although the batch was written.
 REQUEST_TIMED_OUT = 7
 NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
 WRITTEN_ALL_THE_SAME = {REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND}
@@ -22,7 +22,7 @@ BATCHES_REMEMBERED = 5
 
 @dataclass
 class ProducerEntry:
-    """What a partition knows of a producer id (Kafka's ``ProducerStateEntry``)."""
+    """A partition's state of a producer id (Kafka's ``ProducerStateEntry``)."""
 
     epoch: int
     # (first sequence, last sequence, first offset) of the last five batches
@@ -36,18 +36,18 @@ class Answer:
 
 
 class ModelPartition:
-    """A replicated log: every leader has all of it."""
+    """A replicated log; every leader has all of it."""
 
     def __init__(self, leader: int, max_batch_size: int) -> None:
         self.leader = leader
         self.max_batch_size = max_batch_size
         self.log: list[bytes] = []
         self.producers: dict[int, ProducerEntry] = {}
-        # Answers that something else than the log gives to the next batches.
+        # Responses to the next batches that do not come from the log.
         self.injected: deque[int] = deque()
 
     def produce(self, node: int, data: bytes) -> Answer:
-        """The rules of ``UnifiedLog.append`` and ``ProducerAppendInfo``, in their order."""
+        """Apply the rules of ``UnifiedLog.append`` and ``ProducerAppendInfo``, in their order."""
         if node != self.leader:
             return Answer(NOT_LEADER_OR_FOLLOWER)
         injected = self.injected.popleft() if self.injected else 0

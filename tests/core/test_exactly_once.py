@@ -1,12 +1,12 @@
-"""Exactly once and in order with up to five batches in flight, whatever network, brokers and deadlines do.
+"""Exactly once and in order with up to five batches in flight, under any faults of network, brokers and deadlines.
 
-A state machine over the accumulator, the producer state and the completion, against a model of the brokers. What may
-happen: requests and answers are delayed, connections end before or after a write, connections to several brokers run at
-their own pace, leaders move and are learnt of late, are lost and come back, brokers answer with retriable and definite
-errors, batches are too large, brokers throttle, deadlines pass, handles are cancelled, everything is given up.
+A state machine over the accumulator, the producer state and the completion, against a model of the brokers. Faults:
+requests and responses are delayed; connections end before or after a write, and those of several brokers have different
+speeds; leaders move, are noticed late, are lost and return; brokers return retriable and fatal errors, reject batches
+as too large, and throttle; deadlines pass; deliveries are cancelled; everything is aborted.
 
-One thing may not: a request of a connection that has ended may still be written afterwards, but not after a newer one
-of the same partition. No idempotent producer survives that where an epoch ends in between.
+One fault is excluded: a request of an ended connection may still be written later, but not after a newer one of the
+same partition. No idempotent producer survives that if an epoch ends in between.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ LAST_EPOCH = 32767
 
 @dataclass
 class Sent:
-    """A batch in a request, and its bytes as the broker will read them."""
+    """A batch in a request, and the bytes that the broker will read."""
 
     batch: ProducerBatch
     partition: int
-    # Producer id and epoch when it was sent.
+    # Producer id and epoch at the time of sending.
     epoch: tuple[int, int]
     # None while the transport still reads the batch's memory.
     data: bytes | None = None
@@ -79,7 +79,7 @@ class SentRequest:
 
 @dataclass
 class Tracked:
-    """A record as the test knows it."""
+    """The test's state of a record."""
 
     number: int
     value: bytes
@@ -141,10 +141,10 @@ class ExactlyOnce(RuleBasedStateMachine):
                 self.partitions[index].producers[sequences.producer_id] = entry
         self.connections: dict[int, list[SentRequest]] = {node: [] for node in NODES}
         self.throttled_until = dict.fromkeys(NODES, 0.0)
-        # Requests of connections that ended, which the broker may still work on.
+        # Requests of ended connections that the broker may still handle.
         self.afterlife: list[tuple[int, Sent]] = []
         self.compressing: list[ProducerBatch] = []
-        # (producer id, epoch, partition) -> batch and sequences, of all that were ever sent
+        # (producer id, epoch, partition) -> batch and sequences, of all batches that were sent
         self.attempts: dict[tuple[int, int, int], dict[int, ProducerBatch]] = {}
 
     # The application
@@ -166,7 +166,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     @rule(partition=st.sampled_from(PARTITIONS), count=st.integers(2, 5))
     def send_one_by_one(self, partition: int, count: int) -> None:
-        """Each record in a request of its own, one behind the other."""
+        """Send each record in a separate request, one after the other."""
         for _ in range(count):
             self.send(partition, 1, 1)
             self.flush()
@@ -184,7 +184,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     @rule()
     def give_up(self) -> None:
-        """A forced abort: what close does when its time is over, here with a producer that goes on."""
+        """Abort all batches, as close does after its timeout; the producer continues here."""
         self.completion_fails_everything()
 
     def completion_fails_everything(self) -> None:
@@ -194,7 +194,7 @@ class ExactlyOnce(RuleBasedStateMachine):
             self.accumulator.blocked_records.remove(pending)
             pending.fail(error)
 
-    # Time and the producer's own work
+    # Time and the producer's passes
 
     @rule(seconds=st.sampled_from([0.001, 0.02, 0.15, 1.2, 1.2, 9.0, 16.0]))
     def time_passes(self, seconds: float) -> None:
@@ -234,7 +234,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(NODES), reading=st.booleans())
     def request(self, node: int, reading: bool) -> None:
-        """The producer sends what it has; ``reading``: the transport keeps reading the batches' memory."""
+        """Send all ready batches; with ``reading`` the transport keeps reading their memory."""
         if self.throttled_until[node] > self.bench.now or len(self.connections[node]) >= 5:
             return
         batches = self.bench.drain(node)
@@ -255,7 +255,7 @@ class ExactlyOnce(RuleBasedStateMachine):
         self.connections[node].append(SentRequest(sent, reading))
 
     def _check_attempt(self, batch: ProducerBatch) -> None:
-        """Sequences of one producer id and epoch neither overlap nor move."""
+        """Check that sequences of one producer id and epoch neither overlap nor change."""
         partition = batch.topic_partition.partition
         assert 0 <= batch.producer_epoch <= LAST_EPOCH
         assert batch.closed
@@ -272,7 +272,7 @@ class ExactlyOnce(RuleBasedStateMachine):
         for index in range(batch.record_count):
             sequence = (batch.base_sequence + index) % SEQUENCES_END
             other = taken.get(sequence)
-            # The parts of a split batch take over its sequences.
+            # The parts of a split batch have its sequences.
             assert other is None or other is batch or other.children is not None
             taken[sequence] = batch
 
@@ -318,7 +318,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(NODES), requests=st.integers(0, 2), reading=st.booleans())
     def answer_all(self, node: int, requests: int, reading: bool) -> None:
-        """What is on the way arrives and is answered; more of this lets the rest go further."""
+        """Deliver and answer requests in flight; more such steps let the other rules proceed."""
         for _ in range(requests):
             self.request(node, reading)
         for _ in list(self.connections[node]):
@@ -360,7 +360,7 @@ class ExactlyOnce(RuleBasedStateMachine):
         answered=st.integers(0, 5),
     )
     def trouble_meets_a_full_pipeline(self, partition: int, codes: list[int], answered: int) -> None:
-        """All is settled; then several batches of a partition on the wire, an error for each, some of the answers."""
+        """Finish everything; then send several batches of a partition, with an error for each, and some responses."""
         self.learn_leader(partition)
         self.partitions[partition].injected.clear()
         node = self.partitions[partition].leader
@@ -401,7 +401,7 @@ class ExactlyOnce(RuleBasedStateMachine):
         self.accumulator.set_partition_count("t", 1, self.bench.now)
         self.accumulator.set_partition_count("t", len(PARTITIONS), self.bench.now)
 
-    # What must hold at any time
+    # Invariants
 
     @invariant()
     def memory_is_counted(self) -> None:
@@ -477,7 +477,7 @@ class ExactlyOnce(RuleBasedStateMachine):
         self._goes_on()
 
     def _heal(self) -> None:
-        """All is well from now on: everything must end long before its deadline."""
+        """Without further faults, everything must end long before its deadline."""
         for node in NODES:
             self.connection_ends(node, afterlife=False)
         self.afterlife.clear()
@@ -506,7 +506,7 @@ class ExactlyOnce(RuleBasedStateMachine):
         self.bench.later(0.05)
 
     def _goes_on(self) -> None:
-        """The producer is as good as new: a record for each partition is acknowledged."""
+        """The producer still works: a record for each partition is acknowledged."""
         deliveries = []
         for partition in PARTITIONS:
             number = len(self.sent_records)

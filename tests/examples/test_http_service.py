@@ -79,14 +79,14 @@ def test_sigterm_with_requests_in_flight_loses_none(cluster: EmbeddedClusterThre
         assert accepted.status_code == 202
         wait_until(lambda: cluster.pending_faults() == [] and waiting(client) == requests)
         assert not any(answer.done() for answer in answers)
-        told = service.terminate()
+        terminated = service.terminate()
         service.wait_for_log("Shutting down")
         with pytest.raises(httpx.ConnectError):
             httpx.post(f"{service.url}/events/orders", content=b"too late")
         places = [answer.result().raise_for_status().json() for answer in answers]
     assert {answer.result().status_code for answer in answers} == {201}
     service.process.wait(DEADLINE)
-    assert time.monotonic() - told < DEADLINE
+    assert time.monotonic() - terminated < DEADLINE
     stored = {(record.partition, record.offset): record.value for record in cluster.records("orders")}
     for number, place in enumerate(places):
         assert stored.pop((place["partition"], place["offset"])) == b"order %d" % number
@@ -105,10 +105,10 @@ def test_sigterm_ends_the_service_in_time_while_kafka_does_not_answer(
     with httpx.Client(base_url=service.url, timeout=30) as client, ThreadPoolExecutor(5) as pool:
         answers = [pool.submit(client.post, "/events/orders", content=b"order") for _ in range(5)]
         wait_until(lambda: waiting(client) == 5)
-        told = service.terminate()
+        terminated = service.terminate()
         assert {answer.result().status_code for answer in answers} == {503}
     service.process.wait(DEADLINE)
-    assert time.monotonic() - told < DEADLINE
+    assert time.monotonic() - terminated < DEADLINE
     # The last lines of its log may not have arrived yet.
     wait_until(lambda: any("for orders" in line and "closed" in line for line in service.log))
 

@@ -160,10 +160,10 @@ async def describe(client: Client, kind: int, name: str) -> dict[str, dict[str, 
             (result,) = (await client.ask(request, 4)).results
     assert (result.error_code, result.error_message) == (0, "")
     assert (result.resource_type, result.resource_name) == (kind, name)
-    return {config.name: told(config) for config in result.configs}
+    return {config.name: described(config) for config in result.configs}
 
 
-def told(config: DescribeConfigsResourceResult) -> dict[str, object]:
+def described(config: DescribeConfigsResourceResult) -> dict[str, object]:
     return {
         "value": config.value,
         "source": config.config_source,

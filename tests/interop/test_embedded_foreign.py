@@ -274,6 +274,7 @@ def written() -> Iterator[Written]:
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_each_client_writes(written: Written, writer: str) -> None:
+    """Each writer raises the errors of its records; the readers' tests compare the values."""
     written.by([writer])
 
 
@@ -336,7 +337,7 @@ def test_configurations_are_set_by_alter_configs(
     with EmbeddedProcess(1) as cluster:
         cluster.create_topic("t", 1)
 
-        def told() -> dict[str, str]:
+        def configuration() -> dict[str, str]:
             resource = ConfigResource(ResourceType.TOPIC, "t")
             admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
             (outcome,) = admin.describe_configs([resource]).values()
@@ -344,6 +345,6 @@ def test_configurations_are_set_by_alter_configs(
             return {name: entry.value for name, entry in outcome.result(30).items() if entry.source == set_for_topic}
 
         setter(cluster.bootstrap_servers, "t", {"retention.ms": "86400000", "flush.ms": "7"})
-        assert told() == {"retention.ms": "86400000", "flush.ms": "7"}
+        assert configuration() == {"retention.ms": "86400000", "flush.ms": "7"}
         setter(cluster.bootstrap_servers, "t", {"flush.ms": "8"})
-        assert told() == {"flush.ms": "8"}
+        assert configuration() == {"flush.ms": "8"}

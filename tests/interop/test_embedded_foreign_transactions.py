@@ -218,6 +218,7 @@ def written(request: pytest.FixtureRequest) -> Iterator[Written]:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_each_client_commits_aborts_and_is_fenced(written: Written, client: str) -> None:
+    """The client's thread raises an error if a step failed, or if its older producer was not fenced."""
     written.futures[client].result()
 
 

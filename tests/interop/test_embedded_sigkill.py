@@ -76,7 +76,7 @@ class Load:
             assert not self.ledger.failed, next(iter(self.ledger.failed.values()))
             self.run(0.02)
 
-    def settle(self) -> None:
+    def finish(self) -> None:
         """Wait until every record has an outcome."""
         assert self._producer.flush(60) == 0
 
@@ -106,7 +106,7 @@ def test_acknowledged_records_survive_sigkill(nodes: int, topic: str) -> None:
             cluster.start()
             _check_acked(load, cluster, topic)
         load.until_acked(500)
-        load.settle()
+        load.finish()
         assert not load.ledger.failed
         verdict = verify(load.ledger, cluster.read_back(topic))
         assert verdict == (load.ledger.sent, load.ledger.sent, 0)

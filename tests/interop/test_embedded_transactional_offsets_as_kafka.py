@@ -155,7 +155,7 @@ class Producer:
             producer_epoch=self.epoch,
             group_id=group_id,
         )
-        await self._settled(request, 4)
+        await self._final_response(request, 4)
 
     async def end(self, version: int, *, commit: bool, group_id: str) -> None:
         request = EndTxnRequest(
@@ -164,12 +164,12 @@ class Producer:
             producer_epoch=self.epoch,
             committed=commit,
         )
-        answer = await self._settled(request, version)
+        answer = await self._final_response(request, version)
         if version >= 5:
             self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
         await self._judged.stable(group_id)
 
-    async def _settled(self, request: Request[AnswerT], version: int) -> AnswerT:
+    async def _final_response(self, request: Request[AnswerT], version: int) -> AnswerT:
         async with asyncio.timeout(TIMEOUT):
             while True:
                 answer = await self._judged.ask(request, version)

@@ -120,7 +120,7 @@ async def test_every_record_has_an_outcome_when_a_topic_is_recreated_under_load(
                 await asyncio.to_thread(three_brokers.delete_topic, topic)
                 await asyncio.to_thread(three_brokers.create_topic, topic, 2)
             # Each record has an outcome; those acknowledged before the deletion are deleted with the topic.
-            assert before.ledger.unsettled == 0
+            assert before.ledger.unresolved == 0
             after = Load(producer, topic, 2, sender="after")
             async with after.running():
                 await after.more(200)
@@ -170,19 +170,19 @@ async def test_with_too_few_replicas_records_fail_at_their_deadline(topic: str, 
     ) as producer:
         load = Load(producer, topic, 1)
         await load.send(10)
-        await load.settle()
+        await load.finish()
         await asyncio.to_thread(three_brokers.kill, victim)
         try:
             async with asyncio.timeout(60):
                 while not load.ledger.failed:
                     await load.send(10)
-                    await load.settle()
+                    await load.finish()
         finally:
             await asyncio.to_thread(three_brokers.restart, victim)
         assert isinstance(failures[0], KafkaError)
         await asyncio.to_thread(three_brokers.wait_in_sync, topic)
         failed = len(load.ledger.failed)
         await load.send(10)
-        ledger = await load.settle()
+        ledger = await load.finish()
     assert len(ledger.failed) == failed
     verify(ledger, three_brokers.read_back(topic))

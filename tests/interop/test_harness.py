@@ -30,14 +30,14 @@ def _foreign_producer(bootstrap_servers: str, **configuration: object) -> Produc
 
 
 def _produce(producer: Producer, ledger: Ledger, topic: str, partitions: int, count: int) -> None:
-    def settled(error: KafkaError | None, message: Message) -> None:
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
         if error is None:
             ledger.ack(message.value(), Place(message.partition(), message.offset()))
         else:
             ledger.fail(message.value(), RuntimeError(error.str()))
 
     for number in range(count):
-        producer.produce(topic, ledger.next_value(100), partition=number % partitions, on_delivery=settled)
+        producer.produce(topic, ledger.next_value(100), partition=number % partitions, on_delivery=on_delivery)
     assert producer.flush(30) == 0
 
 
@@ -130,7 +130,7 @@ def _stored(*values: bytes) -> list[StoredRecord]:
     return [StoredRecord(offset, None, value, [], 0, 1) for offset, value in enumerate(values)]
 
 
-def _settled() -> tuple[Ledger, list[bytes]]:
+def _resolved() -> tuple[Ledger, list[bytes]]:
     ledger = Ledger()
     values = [ledger.next_value() for _ in range(3)]
     for offset, value in enumerate(values):
@@ -147,7 +147,7 @@ def test_a_broker_maps_its_classes_from_an_archive(one_node: KafkaCluster) -> No
 
 
 def test_verify_accepts_equal_outcomes() -> None:
-    ledger, values = _settled()
+    ledger, values = _resolved()
     assert verify(ledger, {0: _stored(*values)}) == (3, 3, 0)
     failed = ledger.next_value()
     ledger.fail(failed, TimeoutError())
@@ -157,7 +157,7 @@ def test_verify_accepts_equal_outcomes() -> None:
 
 
 def test_verify_detects_differences() -> None:
-    ledger, values = _settled()
+    ledger, values = _resolved()
     with pytest.raises(AssertionError, match="1 acknowledged records are lost"):
         verify(ledger, {0: _stored(*values[:2])})
     with pytest.raises(AssertionError, match="stored more than once"):

@@ -65,7 +65,7 @@ async def test_a_producer_works_with_older_versions(
         await load.send(300)
         mock_cluster.set_leader(topic, 0, 2)
         await load.send(300)
-        ledger = await load.settle()
+        ledger = await load.finish()
     assert verify(ledger, mock_cluster.read_back(topic)) == (600, 600, 0)
 
 
@@ -78,12 +78,12 @@ async def test_retriable_errors_of_produce_lose_nothing(
     async with _producer(faulty_cluster, max_in_flight_requests_per_connection=max_in_flight) as producer:
         load = Load(producer, topic, 2, size=100)
         await load.send(50)
-        await load.settle()
+        await load.finish()
         faulty_cluster.push_errors(PRODUCE, [RETRIED[error]] * 3)
         for _ in range(10):
             await load.send(50)
             await asyncio.sleep(0.005)
-        ledger = await load.settle()
+        ledger = await load.finish()
     assert not ledger.failed, next(iter(ledger.failed.values()))
     # The mock accepts a batch after a refused one, for which Kafka returns OUT_OF_ORDER_SEQUENCE_NUMBER.
     strict = _strict(faulty_cluster)
@@ -105,7 +105,7 @@ async def test_errors_of_the_first_requests_lose_nothing(
     async with _producer(faulty_cluster) as producer:
         load = Load(producer, topic)
         await load.send(10)
-        ledger = await load.settle()
+        ledger = await load.finish()
     assert verify(ledger, faulty_cluster.read_back(topic)) == (10, 10, 0)
 
 
@@ -115,10 +115,10 @@ async def test_a_sequence_error_bumps_the_epoch_and_loses_nothing(faulty_cluster
     async with _producer(faulty_cluster, max_in_flight_requests_per_connection=1) as producer:
         load = Load(producer, topic, size=100)
         await load.send(10)
-        await load.settle()
+        await load.finish()
         faulty_cluster.push_errors(PRODUCE, [45])
         await load.send(200)
-        ledger = await load.settle()
+        ledger = await load.finish()
     assert not ledger.failed, next(iter(ledger.failed.values()))
     verify(ledger, faulty_cluster.read_back(topic))
 
@@ -128,11 +128,11 @@ async def test_a_batch_that_is_too_large_is_split(faulty_cluster: FaultyCluster,
     async with _producer(faulty_cluster, linger_ms=200, batch_size=50_000) as producer:
         load = Load(producer, topic, size=1000)
         load.send_one()
-        await load.settle()
+        await load.finish()
         faulty_cluster.push_errors(PRODUCE, [MESSAGE_TOO_LARGE])
         for _ in range(40):
             load.send_one()
-        ledger = await load.settle()
+        ledger = await load.finish()
         assert producer.metrics()["batch-split-total"] == 1
     assert verify(ledger, faulty_cluster.read_back(topic)) == (41, 41, 0)
 
@@ -187,7 +187,7 @@ async def test_slow_brokers_lose_nothing(faulty_cluster: FaultyCluster, topic: s
         for _ in range(20):
             await load.send(50)
             await asyncio.sleep(round_trip_ms / 5000)
-        ledger = await load.settle()
+        ledger = await load.finish()
     assert verify(ledger, faulty_cluster.read_back(topic)) == (1000, 1000, 0)
 
 
@@ -197,12 +197,12 @@ async def test_late_responses_lose_nothing(faulty_cluster: FaultyCluster, topic:
     async with _producer(faulty_cluster, request_timeout_ms=500, delivery_timeout_ms=20_000) as producer:
         load = Load(producer, topic)
         await load.send(10)
-        await load.settle()
+        await load.finish()
         faulty_cluster.set_round_trip(1500)
         await load.send(10)
         await asyncio.sleep(1)
         faulty_cluster.set_round_trip(0)
-        ledger = await load.settle()
+        ledger = await load.finish()
     assert not ledger.failed, next(iter(ledger.failed.values()))
     verify(ledger, faulty_cluster.read_back(topic), exactly_once=_strict(faulty_cluster))
 

@@ -50,7 +50,7 @@ async def test_acknowledged_records_are_stored(cluster: Cluster, topic: str, ack
     async with Producer(bootstrap_servers=cluster.bootstrap_servers, acks=acks) as producer:
         load = Load(producer, topic, 3, size=100)
         await load.send(1000)
-        ledger = await load.settle()
+        ledger = await load.finish()
     assert not ledger.failed, next(iter(ledger.failed.values()))
     assert verify(ledger, cluster.read_back(topic, at_least=1000)) == (1000, 1000, 0)
 
@@ -60,9 +60,9 @@ async def test_records_without_acknowledgement_are_stored(cluster: Cluster, topi
     async with Producer(bootstrap_servers=cluster.bootstrap_servers, acks=0) as producer:
         load = Load(producer, topic, 3, size=100)
         await load.send(999)
-        ledger = await load.settle()
+        ledger = await load.finish()
         metadata = await load.send_one()
-        await load.settle()
+        await load.finish()
     assert (metadata.offset, metadata.timestamp_ms) == (None, None)
     assert verify(ledger, cluster.read_back(topic, at_least=1000)) == (1000, 1000, 0)
 
@@ -77,7 +77,7 @@ async def test_records_of_every_codec_are_stored(
     ) as producer:
         load = Load(producer, topic, size=500)
         await load.send(2000)
-        ledger = await load.settle()
+        ledger = await load.finish()
     assert verify(ledger, one_broker.read_back(topic)) == (2000, 2000, 0)
     batches = one_broker.dump_log(topic, 0)
     check_batches(batches)
@@ -94,7 +94,7 @@ async def test_other_brokers_store_records_of_every_codec(cluster: Cluster, topi
     async with Producer(bootstrap_servers=cluster.bootstrap_servers, compression_type=codec) as producer:
         load = Load(producer, topic, size=300)
         await load.send(200)
-        ledger = await load.settle()
+        ledger = await load.finish()
     assert verify(ledger, cluster.read_back(topic)) == (200, 200, 0)
 
 
@@ -230,7 +230,7 @@ async def test_a_batch_too_large_for_the_topic_is_split(one_broker: Broker, topi
     ) as producer:
         load = Load(producer, topic, size=1000)
         await load.send(500)
-        ledger = await load.settle()
+        ledger = await load.finish()
         assert producer.metrics()["batch-split-total"] >= 1
     assert verify(ledger, one_broker.read_back(topic)) == (500, 500, 0)
     batches = one_broker.dump_log(topic, 0)
@@ -246,7 +246,7 @@ async def test_many_topics_are_created_on_demand(one_broker: Broker, topic: str)
             for load in loads:
                 load.send_one()
             await producer.drain()
-        ledgers = [await load.settle() for load in loads]
+        ledgers = [await load.finish() for load in loads]
     stored = read_back_topics(one_broker.bootstrap_servers, topics)
     for name, ledger in zip(topics, ledgers, strict=True):
         assert verify(ledger, stored[name]) == (20, 20, 0)

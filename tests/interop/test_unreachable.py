@@ -120,7 +120,7 @@ async def test_a_quota_slows_the_producer_and_loses_nothing(one_node: KafkaClust
             began = time.monotonic()
             # The broker measures over 11 seconds: a higher rate within them is answered with a throttle time.
             await load.send(600)
-            ledger = await load.settle()
+            ledger = await load.finish()
             assert producer.metrics()["produce-throttle-time-max"] > 0
             assert time.monotonic() - began > 0.3
     finally:
@@ -140,7 +140,7 @@ async def _send(topic: str, **configuration: Any) -> None:
     async with Producer(**configuration) as producer:
         load = Load(producer, topic, size=2000)
         await load.send(300)
-        ledger = await load.settle()
+        ledger = await load.finish()
     assert not ledger.failed, next(iter(ledger.failed.values()))
 
 

@@ -22,7 +22,7 @@ LOG = ClientLog("Consumer", "tests")
 
 
 class Application(RebalanceListener):
-    """Asks for records all the time, and notes what its listener hears."""
+    """Requests records continuously, and records the calls of its listener."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Application(RebalanceListener):
         group_id: str = "group",
         **settings: object,
     ) -> None:
-        self.heard: list[tuple[str, list[int]]] = []
+        self.events: list[tuple[str, list[int]]] = []
         self.assignments: list[int] = []
         loop = asyncio.get_running_loop()
         config = ProducerConfig.from_kwargs(
@@ -88,7 +88,7 @@ class Application(RebalanceListener):
         self._hear("lost", partitions)
 
     def _hear(self, word: str, partitions: Collection[TopicPartition]) -> None:
-        self.heard.append((word, sorted(where.partition for where in partitions)))
+        self.events.append((word, sorted(where.partition for where in partitions)))
 
     def start(self) -> None:
         self.member.start()

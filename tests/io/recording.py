@@ -1,4 +1,4 @@
-"""A hook that remembers everything it is told."""
+"""A hook that records every event."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Any, NamedTuple
 from aioproducer.hooks import HOOKS
 
 
-class Told(NamedTuple):
+class Event(NamedTuple):
     hook: str
     arguments: tuple[Any, ...]
 
 
 class Recording:
-    """Every hook there is; ``told`` has what they were called with, in order."""
+    """Every hook; ``events`` has their calls, in order."""
 
     def __init__(self) -> None:
-        self.told: list[Told] = []
+        self.events: list[Event] = []
 
     def names(self, *only: str) -> list[str]:
-        return [told.hook for told in self.told if not only or told.hook in only]
+        return [event.hook for event in self.events if not only or event.hook in only]
 
     def of(self, name: str) -> list[tuple[Any, ...]]:
-        return [told.arguments for told in self.told if told.hook == name]
+        return [event.arguments for event in self.events if event.hook == name]
 
 
 def _recorder(name: str) -> Any:
     def record(self: Recording, *arguments: Any) -> None:
-        self.told.append(Told(name, arguments))
+        self.events.append(Event(name, arguments))
 
     return record
 

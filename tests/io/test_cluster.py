@@ -22,7 +22,7 @@ EVERYWHERE = "broker1:9092,broker2:9092,broker3:9092"
 
 
 def move_all_brokers(world):
-    """All of them at once: none is left where metadata says."""
+    """Move all brokers at once, so that none is left at the address in the metadata."""
     for node_id in (1, 2, 3):
         world.stop_node(node_id)
         world.start_node(node_id, host=f"new{node_id}")
@@ -30,7 +30,7 @@ def move_all_brokers(world):
 
 @asynccontextmanager
 async def bootstrapped_elsewhere(world, **config):
-    """A producer that came by an address of no broker's, and has sent ``before`` to a topic that node 2 leads."""
+    """Return a producer that used an address of no broker, and has sent ``before`` to a topic that node 2 leads."""
     world.cluster.create_topic("clicks", leaders=[2])
     world.loop.addresses["bootstrap"] = ["broker1"]
     async with world.producer(bootstrap_servers="bootstrap:9092", **config) as producer:
@@ -265,8 +265,8 @@ def test_a_record_that_expires_while_throttled_names_the_throttling():
     assert isinstance(sent[0], DeliveryTimeoutError)
     assert isinstance(sent[-1], BufferExhaustedError)
     for error, left_ms in ((missing, 4700), (sent[0], 4600), (sent[-1], 4700)):
-        told = r"Broker broker1:9092 \(id 1\) \(rack rack1\) throttles this client for another (\d+) ms"
-        found = re.search(told, str(error))
+        text = r"Broker broker1:9092 \(id 1\) \(rack rack1\) throttles this client for another (\d+) ms"
+        found = re.search(text, str(error))
         assert found is not None, error
         assert left_ms - 100 <= int(found[1]) <= left_ms + 100
     assert "They were never sent. Broker" in str(sent[0])
@@ -525,14 +525,14 @@ def test_closing_while_connecting_leaves_no_state(hanging):
 
 
 def test_a_node_can_connect_while_another_closes_slowly():
-    """Closing the producer must not miss a connection that is being made."""
+    """Closing the producer must not miss a connection that is being made: the world rejects tasks that are left."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks", 2, leaders=[1, 2])
         producer = world.producer(linger_ms=0, acks=0)
         await producer.start()
         await producer.send("clicks", b"value", partition=0)
-        # Node 1 takes nothing more, so that its connection cannot end in good order.
+        # Node 1 receives nothing more, so that its connection cannot end cleanly.
         for connection in world.connections:
             connection.transport.receive_window = 0
         world.latency = lambda: 0.1

@@ -23,7 +23,7 @@ CODEC_IDS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 
 def requests_of(**config):
-    """The Produce requests of a producer that sends ten records."""
+    """Return the Produce requests of a producer that sends ten records."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks", 2, leaders=[1, 1])

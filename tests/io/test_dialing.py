@@ -74,7 +74,7 @@ def test_a_name_that_does_not_resolve_is_retried_and_named_in_the_error(caplog):
 
     tries, _ = run(scenario)
     assert 5 <= tries <= 20
-    # Said once, not at every try.
+    # Reported once, not with every attempt.
     assert len([record for record in caplog.records if "wrong.example" in record.getMessage()]) == 1
 
 

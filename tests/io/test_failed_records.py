@@ -31,7 +31,7 @@ INVALID_RECORD = 87
 
 
 def failures(caplog):
-    """Level and text, without the client id, of the lines that tell of failed records."""
+    """Return level and text, without the client id, of the log lines about failed records."""
     lines = [(record.levelname, record.getMessage().partition("] ")[2]) for record in caplog.records]
     return [(level, text) for level, text in lines if "unobserved (no await" in text]
 
@@ -46,7 +46,7 @@ def log(caplog):
 
 
 class Acknowledged:
-    """An interceptor that hears of every outcome."""
+    """An interceptor that receives every outcome."""
 
     def on_acknowledgement(self, metadata, error, headers):
         pass
@@ -190,7 +190,7 @@ def test_a_bounded_number_of_records_that_send_rejects_is_kept(log):
 
 
 def test_a_send_from_another_thread_is_unobserved(log):
-    """It is unknown whether its thread will ask for the outcome."""
+    """It is unknown whether its thread will read the outcome."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
@@ -210,7 +210,7 @@ def test_a_send_from_another_thread_is_unobserved(log):
 
 
 class DeadLetters:
-    """A hook that keeps what it is given."""
+    """A hook that keeps its arguments."""
 
     def __init__(self):
         self.records = []
@@ -424,8 +424,8 @@ def test_the_hook_gets_the_records_that_close_fails(codec):
 
     run(scenario)
     assert sorted(letters.values) == sorted([b"in line", *[b"%d" % number for number in range(count)]])
-    told = zip(letters.records, letters.errors, strict=True)
-    written = {record.value: error.may_have_been_written for record, error in told}
+    reported = zip(letters.records, letters.errors, strict=True)
+    written = {record.value: error.may_have_been_written for record, error in reported}
     assert not written[b"in line"]
     assert set(written.values()) == {True, False}
 
@@ -530,7 +530,7 @@ def test_the_hook_gets_many_records_over_many_loop_passes(monkeypatch):
             passes.append(asyncio.get_running_loop().turns)
 
     async def scenario(world):
-        # Each look at the clock takes a tenth of the time that there is.
+        # Each reading of the clock advances it by a tenth of the slice.
         clock = itertools.count()
         monkeypatch.setattr(failed_records, "perf_counter", lambda: next(clock) * REPORT_SLICE_SECONDS / 10)
         world.cluster.create_topic("clicks", leaders=[1])
@@ -574,12 +574,12 @@ def test_a_large_compressed_batch_is_decompressed_in_a_thread_if_there_is_one(th
 
     run(scenario)
     assert sorted(letters.values) == sorted(b"%d" % number + bytes(size) for size in sizes for number in range(100))
-    # The small one is quick.
+    # The small one is read at once.
     assert len(in_thread) == 2
 
 
 def test_the_hook_gets_records_at_once_if_they_are_rejected_faster_than_reported():
-    """Records that wait for the hook are bounded by buffer_memory, whatever the caller does."""
+    """Records that wait for the hook are always bounded by buffer_memory."""
     letters = DeadLetters()
 
     async def scenario(world):

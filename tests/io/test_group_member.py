@@ -39,7 +39,7 @@ async def group(brokers: int = 1, **properties: object) -> AsyncIterator[Embedde
 
 
 async def until(condition: object, *applications: Application) -> None:
-    """Wait for a condition; the applications must not fail meanwhile."""
+    """Wait for a condition; the applications must not fail during that."""
     assert callable(condition)
     async with asyncio.timeout(TIMEOUT):
         while not condition():
@@ -65,9 +65,9 @@ async def test_members_share_partitions_and_take_over_those_of_one_that_leaves(a
         assert [len(first.owned), len(second.owned)] == [2, 2]
         assert second.assignments[-1] == 2
         await second.stop()
-        assert second.heard[-1][0] == "revoked"
+        assert second.events[-1][0] == "revoked"
         await until(lambda: shared(first), first)
-        assert ("lost", []) not in first.heard
+        assert ("lost", []) not in first.events
         await first.stop()
 
 
@@ -111,7 +111,7 @@ async def test_coordinator_that_moves_is_found_again_without_a_loss() -> None:
         await until(lambda: one.member.membership.coordinator not in (None, before), one)
         await one.member.commit({ORDERS[0]: OffsetAndMetadata(1)}, 10)
         assert shared(one)
-        assert [word for word, _ in one.heard] == ["assigned"]
+        assert [word for word, _ in one.events] == ["assigned"]
         await one.stop()
 
 
@@ -127,7 +127,7 @@ async def test_new_partitions_lead_to_a_rebalance() -> None:
         await one.stop()
 
 
-async def test_silent_application_leaves_the_group_and_comes_back() -> None:
+async def test_silent_application_leaves_the_group_and_returns() -> None:
     async with group() as cluster:
         first, second = application(cluster, max_poll_interval_ms=400), application(cluster)
         first.start()
@@ -138,13 +138,13 @@ async def test_silent_application_leaves_the_group_and_comes_back() -> None:
         assert first.member.membership.state is UNJOINED
         first.task = asyncio.create_task(first._read())
         await until(lambda: shared(first, second), first, second)
-        assert "lost" in [word for word, _ in first.heard]
+        assert "lost" in [word for word, _ in first.events]
         await first.stop()
         await second.stop()
 
 
 async def test_member_leaves_while_it_joins() -> None:
-    """Its JoinGroup waits for the other member, whose application is silent; LeaveGroup takes another connection."""
+    """Its JoinGroup waits for the other member with a silent application; LeaveGroup uses another connection."""
     async with group() as cluster:
         first, second = application(cluster, max_poll_interval_ms=10_000), application(cluster)
         first.start()
@@ -172,7 +172,7 @@ async def test_commit_during_a_rebalance_is_rejected() -> None:
         await one.stop()
 
 
-async def test_listener_that_fails_raises_and_the_rebalance_goes_on() -> None:
+async def test_listener_that_fails_raises_and_the_rebalance_continues() -> None:
     async with group() as cluster:
         one = application(cluster)
 
@@ -200,7 +200,7 @@ async def test_error_of_the_member_is_raised_and_the_next_call_tries_again() -> 
         await one.stop()
 
 
-async def test_fenced_member_raises_for_good() -> None:
+async def test_fenced_member_raises_from_then_on() -> None:
     async with group() as cluster:
         first, second = application(cluster, group_instance_id="a"), application(cluster, group_instance_id="a")
         first.start()
@@ -212,7 +212,7 @@ async def test_fenced_member_raises_for_good() -> None:
         await until(lambda: shared(second), second)
         first.task = None
         await first.stop()
-        assert first.heard[-1][0] == "lost"
+        assert first.events[-1][0] == "lost"
         await second.stop()
 
 

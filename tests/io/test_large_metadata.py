@@ -22,7 +22,7 @@ TOPICS = [f"topic-{number}" for number in range(40)]
 
 @pytest.fixture(autouse=True)
 def _a_slice_is_one_step(monkeypatch):
-    """Every step uses up its slice."""
+    """A clock with which every step uses its whole slice."""
     monkeypatch.setattr(cluster_module, "MAX_SLICE_SECONDS", 0.0)
 
 

@@ -89,7 +89,7 @@ def test_requests_are_written_one_after_another():
 
 
 class Lending(MemoryTransport):
-    """Takes everything at once, and reads the memory of it until the test says so."""
+    """Accepts everything at once, and reads its memory until the test releases it."""
 
     holding = False
 
@@ -106,7 +106,7 @@ class Lending(MemoryTransport):
 
 
 def lend(world):
-    """All transports of the clients in ``world`` from now on; they are ``Lending``."""
+    """Let all new transports of the clients in ``world`` be ``Lending``; return them."""
     made = []
 
     def convert(transport):
@@ -118,7 +118,7 @@ def lend(world):
 
 
 async def held(producer, lending):
-    """The transport to the broker, which gives nothing back any more."""
+    """Return the transport to the broker, which no longer releases memory."""
     await producer.send("clicks", b"first", partition=0)
     transport = lending[-1]
     transport.holding = True
@@ -202,7 +202,7 @@ def test_a_disconnect_fails_all_requests_once_and_oldest_first_before_new_ones()
         world.cluster.create_topic("clicks", 3, leaders=[1] * 3)
         async with world.producer(hooks=(hooks,), batch_size=0, linger_ms=0) as producer:
             await asyncio.gather(*(producer.send("clicks", b"warm", partition=each) for each in range(3)))
-            del hooks.told[:]
+            del hooks.events[:]
             world.cluster.faults.append(Fault(api=ApiKey.PRODUCE, answer_delay=1.0, times=3))
             deliveries = []
             for partition in (2, 0, 1):
@@ -223,7 +223,7 @@ def test_a_disconnect_fails_all_requests_once_and_oldest_first_before_new_ones()
 
 
 @pytest.mark.parametrize("disconnect", ["before", "after", "half"])
-def test_a_record_is_stored_once_whatever_happens_to_its_request(disconnect):
+def test_a_record_is_stored_once_after_any_fault_of_its_request(disconnect):
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])
         async with world.producer() as producer:
@@ -338,7 +338,7 @@ def test_nothing_is_written_to_a_connection_closing_as_idle():
             for step in range(-20, 20):
                 await producer.send("clicks", b"%d" % sent)
                 sent += 1
-                # Around the very moment at which the connection is closed.
+                # Around the moment at which the connection is closed.
                 await asyncio.sleep(1.0 + step * 1e-6)
             return sent
 

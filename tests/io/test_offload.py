@@ -34,7 +34,7 @@ class Batch:
 
 
 class Codec:
-    """A codec that tells where it runs, and can be held up or fail."""
+    """A codec that records its threads, and can be blocked or fail."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -222,9 +222,7 @@ async def test_a_batch_compressed_before_the_one_in_front_waits_for_it(monkeypat
 
 
 @pytest.mark.parametrize(("processors", "workers"), [(1, 1), (2, 1), (3, 2), (64, 4)])
-async def test_one_processor_is_left_to_the_loop_and_workers_take_batches_queued_meanwhile(
-    monkeypatch, processors, workers
-):
+async def test_one_processor_is_left_to_the_loop_and_workers_take_queued_batches(monkeypatch, processors, workers):
     monkeypatch.setattr(offload, "_processors", lambda: processors)
     loop = asyncio.get_running_loop()
     spy = Codec(codec("gzip"))
@@ -288,15 +286,15 @@ async def test_compression_results_are_reported_in_the_context_of_the_producer()
     assert seen == ["the producer's"] * 50
 
 
-async def test_a_batch_that_failed_meanwhile_is_not_compressed_but_reported():
+async def test_a_batch_that_failed_in_the_queue_is_reported_without_compression():
     spy = Codec(codec("gzip"))
-    told = []
-    compressor = Compressor(asyncio.get_running_loop(), spy, None, lambda *of: told.append(of))
+    reported = []
+    compressor = Compressor(asyncio.get_running_loop(), spy, None, lambda *of: reported.append(of))
     batch = Batch()
     batch.finished = True
     compressor.submit(batch)
     await compressor.close()
-    assert [batch for batch, _ in told] == [batch]
+    assert [batch for batch, _ in reported] == [batch]
     assert spy.threads == set()
 
 
@@ -312,12 +310,12 @@ async def test_batches_are_compressed_on_the_loop_only_while_no_thread_can_start
 
     monkeypatch.setattr(threading.Thread, "start", start)
     spy = Codec(codec("gzip"))
-    told = []
+    reported = []
     three = asyncio.Event()
 
     def tell(batch, result):
-        told.append((batch, result))
-        if len(told) == 3:
+        reported.append((batch, result))
+        if len(reported) == 3:
             three.set()
 
     compressor = Compressor(asyncio.get_running_loop(), spy, None, tell)
@@ -328,8 +326,8 @@ async def test_batches_are_compressed_on_the_loop_only_while_no_thread_can_start
     for batch in batches[3:]:
         compressor.submit(batch)
     await compressor.close()
-    assert sorted(map(id, batches)) == sorted(id(batch) for batch, _ in told)
-    assert all(codec("gzip").decompress(result) == LARGE for _, result in told)
+    assert sorted(map(id, batches)) == sorted(id(batch) for batch, _ in reported)
+    assert all(codec("gzip").decompress(result) == LARGE for _, result in reported)
     assert threading.main_thread() in spy.threads
     assert len(spy.threads) > 1
     assert [record.getMessage() for record in caplog.records] == [

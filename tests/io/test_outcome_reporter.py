@@ -23,7 +23,7 @@ MESSAGE_TOO_LARGE = 10
 
 
 class Witness:
-    """An interceptor that remembers every outcome."""
+    """An interceptor that records every outcome."""
 
     def __init__(self):
         self.seen = []
@@ -37,7 +37,7 @@ class Witness:
 
 
 def reporting(witness, **settings):
-    """An accumulator that reports to the witness; its loop runs by hand."""
+    """An accumulator that reports to the witness; the test runs its loop."""
     loop = HandLoop()
     reporter = OutcomeReporter(loop, InterceptorChain([witness]))
     bench = Bench(on_outcome=reporter.add, batch_size=1 << 19, linger=0, **settings)
@@ -158,7 +158,7 @@ def test_an_interceptor_that_reports_the_rest_causes_no_duplicate():
 
 
 async def test_waiting_ends_with_the_outcomes_known_at_its_begin():
-    """Records that are acknowledged all the time postpone no ``flush``."""
+    """Continuously acknowledged records do not delay ``flush``."""
     loop = asyncio.get_running_loop()
 
     class Endless(Witness):

@@ -61,8 +61,8 @@ def test_a_response_without_an_epoch_is_requested_again(caplog):
     _, world = run(scenario)
     asked = world.events(ApiKey.INIT_PRODUCER_ID)
     assert 10 <= len(asked) <= 20
-    told = [message for message in caplog.messages if "with epoch -1, but neither may be negative" in message]
-    assert len(told) == len(asked) - 1
+    reported = [message for message in caplog.messages if "with epoch -1, but neither may be negative" in message]
+    assert len(reported) == len(asked) - 1
 
 
 @pytest.mark.parametrize("code", [CLUSTER_AUTHORIZATION_FAILED, TRANSACTIONAL_ID_AUTHORIZATION_FAILED])
@@ -119,8 +119,10 @@ def test_an_exhausted_epoch_leads_to_a_new_producer_id():
 
 @pytest.mark.parametrize("disconnect", ["", "after"])
 def test_the_first_batch_of_a_partition_is_not_overtaken_at_a_broker_without_producer_state(disconnect):
-    """A broker without a producer's state takes any sequence: the second batch, pipelined behind a refused first, was
-    written ahead of it, and where its answer was lost, written twice."""
+    """A broker without a producer's state accepts any sequence.
+
+    A second batch behind a refused first one was once written before it, and twice if its response was lost.
+    """
 
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1])

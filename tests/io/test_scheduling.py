@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads share t
 
 
 def in_a_thread(function):
-    """What ``function`` returns in a thread of its own, which takes with it what it asked for."""
+    """Return the result of ``function`` in a new thread, the end of which undoes its requests."""
     found = []
     thread = threading.Thread(target=lambda: found.append(function()))
     thread.start()
@@ -31,14 +31,14 @@ def niceness():
 
 
 def slice_ns():
-    """The calling thread's slice; None where the kernel does not tell."""
-    told = Path(f"/proc/self/task/{threading.get_native_id()}/sched")
-    found = re.search(r"se\.slice\s*:\s*(\d+)", told.read_text()) if told.exists() else None
+    """Return the calling thread's slice; None if the kernel does not report it."""
+    file = Path(f"/proc/self/task/{threading.get_native_id()}/sched")
+    found = re.search(r"se\.slice\s*:\s*(\d+)", file.read_text()) if file.exists() else None
     return None if found is None else int(found[1])
 
 
 def has_slices():
-    """Whether threads may choose theirs (Linux 6.12)."""
+    """Return whether threads may choose their slice (Linux 6.12)."""
     return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2]) >= (6, 12)
 
 
@@ -106,10 +106,9 @@ def test_a_thread_gives_way_by_niceness_if_time_slices_are_unavailable(monkeypat
 
 @pytest.mark.parametrize(("machine", "policy"), [("another", "SCHED_OTHER"), ("x86_64", "SCHED_BATCH")])
 def test_time_slices_are_requested_only_with_the_default_policy_on_a_known_machine(monkeypatch, machine, policy):
-    def unexpected(name):
-        raise AssertionError("the system was asked")
-
-    monkeypatch.setattr(ctypes, "CDLL", unexpected)
+    requested = []
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, **options: requested.append(name))
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine=machine))
     monkeypatch.setattr(os, "sched_getscheduler", lambda thread: getattr(os, policy))
     in_a_thread(give_way)
+    assert requested == []

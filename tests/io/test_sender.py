@@ -49,23 +49,23 @@ def memory_is_back(producer):
 
 
 @contextmanager
-def turns_asked(loop):
-    """A list that grows with every turn of the sender that the loop is asked for."""
-    asked = []
+def scheduled_passes(loop):
+    """Return a list that grows with every sender pass that is scheduled."""
+    passes = []
     call_soon = loop.call_soon
 
     def noted(callback, *arguments, **options):
         if getattr(callback, "__name__", "") == "_run_pass":
-            asked.append(callback)
+            passes.append(callback)
         return call_soon(callback, *arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "call_soon", noted)
-        yield asked
+        yield passes
 
 
 class TurnsOfBatches:
-    """A hook: the turns of the loop in which batches were sent, and acknowledged."""
+    """A hook: the iterations of the loop in which batches were sent, and acknowledged."""
 
     def __init__(self):
         self.sent, self.acked = [], []
@@ -103,7 +103,7 @@ def test_waiting_for_metadata_and_for_memory_shares_one_time_budget():
 
 
 def test_memory_is_released_only_after_the_transport_has_finished_reading_it():
-    """If a batch expires while its request is being written, its memory must not be reused meanwhile."""
+    """If a batch expires while its request is being written, its memory must not be reused yet."""
 
     async def scenario(world):
         world.cluster.create_topic("clicks", 2, leaders=[1, 2])
@@ -307,7 +307,7 @@ def test_sends_of_one_loop_pass_share_one_request():
             # The awaiter of an outcome has had a loop pass already.
             await asyncio.sleep(0)
             before = producer.metrics()["request-total"]
-            with turns_asked(world.loop) as asked:
+            with scheduled_passes(world.loop) as asked:
                 metadata = await asyncio.gather(*[producer.send("clicks", b"%d" % number) for number in range(1000)])
             assert [each.offset for each in metadata] == list(range(1, 1001))
             assert (len(asked), producer.metrics()["request-total"] - before) == (1, 1)
@@ -341,7 +341,7 @@ def test_a_single_awaiter_is_resumed_while_its_response_is_read():
             await asyncio.sleep(0)
             await producer.send("clicks", b"value")
             woken.append(world.loop.turns)
-            with turns_asked(world.loop) as asked:
+            with scheduled_passes(world.loop) as asked:
                 for _ in range(10):
                     await producer.send("clicks", b"value")
                     woken.append(world.loop.turns)
@@ -367,12 +367,12 @@ def test_a_lingering_record_of_a_resumed_coroutine_is_sent_in_time():
 
 @pytest.mark.parametrize("first", ["a callback", "a crowd"])
 def test_no_awaiter_is_resumed_before_callbacks_of_earlier_responses(first):
-    told = []
+    reported = []
     count = 1 if first == "a callback" else RESUMED_AT_ONCE + 1
 
     async def wait(delivery, name):
         await delivery
-        told.append(name)
+        reported.append(name)
 
     async def scenario(world):
         world.cluster.create_topic("clicks", leaders=[1, 1])
@@ -382,13 +382,13 @@ def test_no_awaiter_is_resumed_before_callbacks_of_earlier_responses(first):
             later = producer.send("clicks", b"2", partition=1)
             tasks = [asyncio.create_task(wait(later, "later"))]
             if first == "a callback":
-                earlier[0].add_done_callback(lambda delivery: told.append("earlier"))
+                earlier[0].add_done_callback(lambda delivery: reported.append("earlier"))
             else:
                 tasks.extend(asyncio.create_task(wait(delivery, "earlier")) for delivery in earlier)
             await asyncio.wait(tasks)
 
     run(scenario)
-    assert told == ["earlier"] * count + ["later"]
+    assert reported == ["earlier"] * count + ["later"]
 
 
 def test_sends_of_many_resumed_coroutines_leave_in_their_loop_pass():
@@ -410,7 +410,7 @@ def test_sends_of_many_resumed_coroutines_leave_in_their_loop_pass():
             places = [0] + [1] * (RESUMED_AT_ONCE + 1)
             await asyncio.gather(*[send_twice(world, producer, partition) for partition in places])
 
-    # Writes are through at once, as a socket's are.
+    # Writes complete at once, as with a socket.
     run(scenario, send_buffer_bytes=65536)
     assert woken[0] == (0, sent[0])
     assert woken[1:] == [(1, sent[1])] * (RESUMED_AT_ONCE + 1)
@@ -788,13 +788,13 @@ def test_many_records_that_fail_together_fail_over_many_passes(way, known):
         return failed
 
     failed, world = run(scenario, check=False)
-    told = [(where, count, type(error)) for where, count, error in world.failures]
+    reported = [(where, count, type(error)) for where, count, error in world.failures]
     assert failed.total() == 2000
     assert max(failed.values()) <= 2 * (BATCHES_FAILED_PER_PASS if known else RECORDS_FAILED_PER_PASS)
-    assert sum(count for _, count, _ in told) == 2000
+    assert sum(count for _, count, _ in reported) == 2000
     if not known:
         error = {"closed": ProducerClosedError, "fatal": ClusterAuthorizationError, "refused": TopicAuthorizationError}
-        assert told == [(TopicPartition("views", -1), 2000, error[way])]
+        assert reported == [(TopicPartition("views", -1), 2000, error[way])]
 
 
 def test_cancelling_fail_rest_fails_the_remaining_records_at_once():

@@ -130,7 +130,7 @@ def test_keyless_records_leave_a_partition_that_sends_nothing(listed):
                 pass
             world.stop_node(2)
             if listed:
-                # Named as the leader, and not to be reached.
+                # Named as the leader, but unreachable.
                 world.cluster.listed = {1, 2}
             deliveries = []
             for _ in range(300):

@@ -29,7 +29,7 @@ def test_hooks_report_the_events_of_a_record_in_order(acks, send_buffer_bytes):
 
     hooks, _ = run(scenario, nodes=1, send_buffer_bytes=send_buffer_bytes)
     answer = ["on_response_read"] if acks == "all" else []
-    assert [told.hook for told in hooks.told if _concerns_the_record(told)] == [
+    assert [event.hook for event in hooks.events if _concerns_the_record(event)] == [
         "on_connect",
         "on_ready",
         "on_request_written",
@@ -40,10 +40,10 @@ def test_hooks_report_the_events_of_a_record_in_order(acks, send_buffer_bytes):
     ]
 
 
-def _concerns_the_record(told):
-    """Whether its batch, its request or the connection of its leader is what a hook was told of."""
-    subject, *rest = told.arguments
-    if told.hook in ("on_request_written", "on_response_read"):
+def _concerns_the_record(event):
+    """Return whether an event of a hook is about its batch, its request or its leader's connection."""
+    subject, *rest = event.arguments
+    if event.hook in ("on_request_written", "on_response_read"):
         return rest[0] == ApiKey.PRODUCE
     return subject == CLICKS or (isinstance(subject, Node) and subject.id == 1)
 

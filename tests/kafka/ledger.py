@@ -43,20 +43,20 @@ class Ledger:
 
     def ack(self, value: bytes, metadata: Metadata) -> None:
         """Record that the producer has reported the record as stored."""
-        self._settle(value)
+        self._resolve(value)
         self.acked[value] = Place(metadata.partition, metadata.offset)
 
     def fail(self, value: bytes, error: BaseException) -> None:
         """Record that the producer has reported the record as failed."""
-        self._settle(value)
+        self._resolve(value)
         self.failed[value] = error
 
-    def _settle(self, value: bytes) -> None:
+    def _resolve(self, value: bytes) -> None:
         if value in self.acked or value in self.failed:
-            raise AssertionError(f"{value[:40]!r} was settled twice")
+            raise AssertionError(f"{value[:40]!r} has two outcomes")
 
     @property
-    def unsettled(self) -> int:
+    def unresolved(self) -> int:
         """Return the number of records without an outcome."""
         return self.sent - len(self.acked) - len(self.failed)
 
@@ -84,8 +84,8 @@ def verify(
     """
     known = {ledger.sender: ledger for ledger in ([ledgers] if isinstance(ledgers, Ledger) else ledgers)}
     for ledger in known.values():
-        if ledger.unsettled:
-            raise AssertionError(f"{ledger.unsettled} of {ledger.sent} records of {ledger.sender} have no outcome")
+        if ledger.unresolved:
+            raise AssertionError(f"{ledger.unresolved} of {ledger.sent} records of {ledger.sender} have no outcome")
     places: defaultdict[bytes, list[Place]] = defaultdict(list)
     for partition, records in stored.items():
         last: dict[str, int] = {}

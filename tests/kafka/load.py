@@ -43,7 +43,7 @@ class Load:
             self.send_one()
             await self._producer.drain()
 
-    async def settle(self) -> Ledger:
+    async def finish(self) -> Ledger:
         """Flush, and record the outcome of each record."""
         await self._producer.flush()
         pending, self._pending = self._pending, []
@@ -74,7 +74,7 @@ class Load:
             raise
         stopping.set()
         await task
-        await self.settle()
+        await self.finish()
 
     async def more(self, count: int, timeout: float = 60) -> None:
         """While ``running``, wait until ``count`` further records were sent and the last of them was acknowledged."""

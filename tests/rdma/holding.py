@@ -27,8 +27,8 @@ def held() -> Held:
 
 def _count(kind: str) -> int:
     command = ["rdma", "-j", "resource", "show", kind]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    return len(json.loads(told or "[]"))
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return len(json.loads(output or "[]"))
 
 
 def until_held(expected: Held, seconds: float = 60.0) -> None:

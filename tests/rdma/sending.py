@@ -30,13 +30,13 @@ async def some(bootstrap_servers: str, topic: str) -> None:
     except MetadataTimeoutError as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return
-    told = {
+    facts = {
         "sent": [len(values), zlib.crc32(b"".join(values))],
         "bytes": metrics["rdma-bytes-sent-total"],
         "copied": metrics["rdma-bytes-copied-total"],
         "log": log.getvalue(),
     }
-    print(json.dumps(told), flush=True)
+    print(json.dumps(facts), flush=True)
 
 
 async def endless(bootstrap_servers: str, topic: str) -> None:

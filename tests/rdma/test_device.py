@@ -78,7 +78,7 @@ def _longest_silence(verbs: PyverbsLayer) -> float:
     return max(silences) / (last - began)
 
 
-def _told(process: subprocess.Popen[str]) -> object:
+def _line(process: subprocess.Popen[str]) -> object:
     assert process.stdout is not None
     return json.loads(process.stdout.readline())
 
@@ -93,17 +93,17 @@ def test_writing_to_a_killed_process_fails_within_seconds(verbs: PyverbsLayer) -
         region = device.register(memory, remote_write=False)
         queue_pair = device.create_queue_pair(send_depth=4, receive_depth=4)
         try:
-            told = _told(process)
-            assert isinstance(told, list)
-            facts, address, key = told
+            line = _line(process)
+            assert isinstance(line, list)
+            facts, address, key = line
             queue_pair.connect(peer.decoded(facts))
             assert process.stdin is not None
             print(json.dumps(peer.encoded(queue_pair.facts)), file=process.stdin)
-            assert _told(process) == "connected"
+            assert _line(process) == "connected"
             piece = (region.address, len(data), region.local_key)
             queue_pair.post_write(Write(1, [piece], address, key, 77, signaled=True))
             assert stage.wait(queue_pair, 1)[0].status == CompletionStatus.SUCCESS
-            assert _told(process) == [0, 77, zlib.crc32(data)]
+            assert _line(process) == [0, 77, zlib.crc32(data)]
 
             process.kill()
             process.wait()
@@ -120,9 +120,9 @@ def test_writing_to_a_killed_process_fails_within_seconds(verbs: PyverbsLayer) -
 
 def test_the_limit_of_locked_memory_is_named(guest_verbs: PyverbsLayer) -> None:
     with _process("limited") as process:
-        told = _told(process)
-    assert isinstance(told, list)
-    code, text = told
+        line = _line(process)
+    assert isinstance(line, list)
+    code, text = line
     assert code == errno.ENOMEM
     assert "cannot register 1048576 bytes" in text
     assert "the limit of locked memory is 65536 bytes (ulimit -l" in text
@@ -147,8 +147,8 @@ def test_logging_is_left_alone(verbs: PyverbsLayer) -> None:
         "import logging; from aioproducer.transport.rdma.pyverbs_layer import PyverbsLayer; PyverbsLayer(); "
         "print(logging.root.handlers, logging.root.level)"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    assert told.stdout == "[] 30\n"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert ran.stdout == "[] 30\n"
 
 
 def test_a_port_that_is_down_is_named_in_the_error(guest_verbs: PyverbsLayer) -> None:

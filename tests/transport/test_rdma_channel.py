@@ -298,8 +298,9 @@ class TestMethodOne:
         for side in pairs.sides:
             side.abort()
             await side.until_lost()
-        # No view of it is left.
+        # Raises BufferError if a view of it is left.
         memory.close()
+        assert memory.closed
 
     async def test_after_any_error_of_registration_nothing_stays_registered(self, pairs, monkeypatch, caplog):
         """Only errors of verbs were handled once; after others, the remaining regions kept the device open."""

@@ -74,11 +74,11 @@ class TestStrangersAtAListener:
         reader, writer = await rdma_server.stranger()
         writer.write(encode(HELLO))
         answer = HandshakeReader("peer", accepting=False)
-        heard = []
-        while not heard:
-            heard = answer.feed(await reader.read(1000))
-        assert heard[0].kind is Kind.WELCOME
-        assert heard[0].echo == HELLO.token
+        received = []
+        while not received:
+            received = answer.feed(await reader.read(1000))
+        assert received[0].kind is Kind.WELCOME
+        assert received[0].echo == HELLO.token
         writer.write(encode(Ready(b"w" * 16)))
         (refusal,) = await read_messages(reader)
         assert "wrong token" in refusal.reason
@@ -180,7 +180,7 @@ class Imposter:
 
     def __init__(self, *answers):
         self.answers = answers
-        self.heard = []
+        self.received = []
 
     async def __aenter__(self):
         self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
@@ -189,9 +189,9 @@ class Imposter:
     async def serve(self, reader, writer):
         messages = HandshakeReader("client", accepting=True)
         for answer in self.answers:
-            (heard,) = messages.feed(await reader.read(1000))
-            self.heard.append(heard)
-            writer.write(answer(heard) if callable(answer) else answer)
+            (received,) = messages.feed(await reader.read(1000))
+            self.received.append(received)
+            writer.write(answer(received) if callable(answer) else answer)
         if not self.answers:
             await reader.read(1)
         writer.close()

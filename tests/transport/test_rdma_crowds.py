@@ -85,6 +85,7 @@ class TestCrowdsAtAListener:
 
         async with asyncio.timeout(20):
             await asyncio.gather(*map(connect, clients))
+        assert len({client.transport for client in clients}) == 12
         for client in clients:
             client.abort()
             await client.until_lost()

@@ -78,6 +78,7 @@ def test_messages_are_parsed_from_any_pieces(said, cuts):
 
 @given(data=st.binary(max_size=300), prefixed=st.booleans())
 def test_any_bytes_are_a_message_or_a_handshake_error(data, prefixed):
+    """No other exception is raised."""
     if prefixed:
         data = MAGIC + data
     with contextlib.suppress(HandshakeError):

@@ -24,7 +24,7 @@ from tests.core.accumulating import NODE, Bench, records_of, values_of
 
 
 def sent_values(bench: Bench, node: int = NODE) -> list[bytes | None]:
-    """What goes out now, acknowledged request by request."""
+    """Drain all ready batches, and acknowledge them request by request."""
     values: list[bytes | None] = []
     bench.accumulator.ready.end_lingering(bench.now)
     while batches := bench.drain(node):
@@ -37,7 +37,7 @@ def sent_values(bench: Bench, node: int = NODE) -> list[bytes | None]:
 
 
 def fill_memory(bench: Bench, topic: str = "t", partition: int = 0) -> Delivery:
-    """One record in a batch that takes all there is."""
+    """Append one record in a batch that takes all memory."""
     return bench.send(b"x" * (bench.pool.available_memory - 100), topic=topic, partition=partition)
 
 
@@ -345,7 +345,7 @@ def test_a_topic_without_metadata_does_not_delay_others() -> None:
     assert isinstance(bench.send(topic="known")._group, ProducerBatch)
     assert bench.accumulator.blocked_records.records_of_topic("unknown", 10, 10) == [waiting._group]
     assert bench.accumulator.blocked_records.records_of_topic("known", 10, 10) == []
-    assert bench.accumulator.blocked_records.records_of_topic("never heard of", 10, 10) == []
+    assert bench.accumulator.blocked_records.records_of_topic("unknown", 10, 10) == []
     bench.accumulator.set_partition_count("unknown", 1, 0)
     bench.accumulator.topics.set_leader("unknown", 0, NODE, 0)
     assert not bench.accumulator.blocked_records.topics
@@ -422,7 +422,7 @@ def test_metadata_wait_times_are_summed_a_bounded_number_at_a_time() -> None:
     assert lines.metadata_wait == 2 * RECORDS_PER_STEP
     bench.accumulator.topics.set_leader("t", 0, NODE, 2)
     while lines.pending.records:
-        # That they wait for each other now is nothing that metadata could help.
+        # Their waiting for each other no longer depends on metadata.
         bench.accumulator.admit(5, 100)
     assert lines.metadata_wait == 2 * count
 
@@ -458,7 +458,7 @@ def test_no_batch_lingers_while_records_are_blocked_on_memory() -> None:
     assert len(bench.drain()) == 2
 
 
-# An async serializer's place
+# The position of a record with an async serializer
 
 
 def test_a_record_being_serialized_keeps_its_position() -> None:
@@ -521,7 +521,7 @@ def test_send_to_an_unknown_topic_whose_queue_became_empty_blocks(key, left_by: 
 
 
 def test_a_blocked_record_whose_partition_disappears_delays_no_other() -> None:
-    """It once raised 'list index out of range' again and again at the head of the queue for memory."""
+    """It once raised 'list index out of range' repeatedly at the head of the queue for memory."""
     bench = Bench(topics={"t": 3, "u": 1}, memory=4096, batch_size=100)
     fill_memory(bench, "u")
     gone = bench.send(b"gone", partition=2)
@@ -768,7 +768,7 @@ def test_a_batch_takes_more_uncompressed_bytes_if_they_compress_well() -> None:
 
 def test_varying_compression_ratios_do_not_fragment_the_memory() -> None:
     class Varying(GzipCodec):
-        """Compresses now better, now worse, as texts do."""
+        """Compresses with a varying ratio, as texts do."""
 
         def compress(self, buffers: Sequence[Buffer], level: int | None = None) -> bytes:
             size = sum(len(buffer) for buffer in buffers)
@@ -971,7 +971,7 @@ def test_a_nested_send_does_not_overwrite_another_record(rest: int) -> None:
 
 
 class TestTheRestOfTheMemory:
-    """With next to none left, batches would be made of crumbs: thousands of pieces to take, to checksum and to send."""
+    """With little memory left, batches would consist of thousands of small pieces to allocate, checksum and send."""
 
     def test_a_record_waits_for_memory_in_flight_rather_than_take_a_small_remainder(self) -> None:
         bench = Bench(topics={"t": 2}, memory=64 * 1024, batch_size=16 * 1024)

@@ -368,7 +368,7 @@ def test_an_empty_batch_has_no_used_bytes() -> None:
 
 
 def in_state(state: int) -> ProducerBatch:
-    """A batch that has come to a state by legal transitions alone."""
+    """Return a batch that has reached a state only by legal transitions."""
     paths = {OPEN: [], DUE: [DUE], CLOSED: [CLOSED], COMPRESSING: [CLOSED, COMPRESSING]}
     batch = make_batch()
     for each in paths.get(state, [CLOSED, state]):

@@ -15,7 +15,7 @@ from aioproducer.core.batching.buffer_pool import SMALLEST_SLAB, BufferPool, Sla
 
 
 def free_units(pool: BufferPool) -> list[range]:
-    """The arena's free blocks in order."""
+    """Return the arena's free blocks in order."""
     while pool.merge_spares(1000):
         pass
     return blocks_of(pool)
@@ -90,7 +90,7 @@ class PoolMachine(RuleBasedStateMachine):
         if hasattr(self, "pool"):
             for slab, _ in self.slabs:
                 self.pool.release(slab)
-            # What was merged is what there was at first.
+            # After merging, the free memory is that of the start.
             assert free_units(self.pool) == free_units(BufferPool(self.pool.total_memory))
 
 
@@ -173,7 +173,7 @@ def test_the_smallest_fitting_block_is_split() -> None:
     pool = BufferPool(16 * 1024)
     small = pool.take(1024, 1024)
     large = pool.take(8 * 1024, 8 * 1024)
-    # Between the two lie free blocks of 1, 2 and 4 KiB, and none of 8 is left.
+    # Between the two are free blocks of 1, 2 and 4 KiB, and none of 8 is left.
     again = pool.take(1024, 1024)
     assert again.start == small.start + 1024
     assert pool.take(4096, 4096) is not None
@@ -245,7 +245,7 @@ def test_a_request_does_not_merge_thousands_of_cached_slabs() -> None:
     not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the kernel has no transparent huge pages"
 )
 def test_the_arena_takes_no_huge_pages() -> None:
-    """Where they are used unasked, a thousand producers that had sent one record each took 2 GiB."""
+    """With huge pages by default, a thousand producers that had sent one record each once took 2 GiB."""
     pool = BufferPool(1 << 25)
     assert pool.arena is not None
     pin = ctypes.c_char.from_buffer(pool.arena)

@@ -41,7 +41,7 @@ TIMEOUT = 10.0
 
 
 def in_flight(count: int = 1, **settings) -> tuple[Bench, list[Delivery], list]:
-    """``count`` batches of a record each, on the wire together."""
+    """Return ``count`` batches of one record each, in flight together."""
     bench = Bench(delivery_timeout=TIMEOUT, **settings)
     bench.send_batch()
     bench.ack(bench.drain_one())
@@ -123,7 +123,7 @@ def test_a_non_retriable_error_fails_at_once_with_the_brokers_message(idempotent
 
 
 def rejected(count: int, code: int, message: str | None, record_messages: dict[int, str | None]) -> list[KafkaError]:
-    """The errors of a batch's records; every one is said not to be in the log."""
+    """Return the errors of a batch's records; each states that the record is not in the log."""
     bench = Bench()
     deliveries = bench.send_batch(count)
     assert bench.refuse(bench.drain_one(), code, message, record_messages=record_messages).fate is Fate.FAILED
@@ -191,7 +191,7 @@ def test_the_error_code_decides_whether_the_batch_may_be_in_the_log(code: int) -
     (delivery,) = bench.send_batch()
     assert bench.refuse(bench.drain_one(), code).fate is Fate.FAILED
     assert delivery.exception().may_have_been_written is (code not in REFUSED_BEFORE_APPEND)
-    # A fresh one each time, which keeps it.
+    # A new error each time, which keeps it.
     assert delivery.exception().may_have_been_written is (code not in REFUSED_BEFORE_APPEND)
 
 
@@ -291,7 +291,7 @@ def test_a_batch_without_response_may_be_in_the_log_if_it_was_sent(end: str, sta
     else:
         bench.completion.fail_all(error, bench.now)
     assert delivery.exception().may_have_been_written is expected
-    # One that is shared by many is not changed for one of them.
+    # An error shared by several batches is not changed for one of them.
     assert not error.may_have_been_written
 
 
@@ -302,8 +302,8 @@ def test_a_fatal_error_states_for_each_batch_whether_it_may_be_in_the_log() -> N
     (waiting,) = bench.send_batch()
     fatal = bench.state.fatal_error
     bench.completion.fail_all(fatal, bench.now)
-    told = [delivery.exception().may_have_been_written for delivery in (first, second, waiting)]
-    assert told == [False, True, False]
+    flags = [delivery.exception().may_have_been_written for delivery in (first, second, waiting)]
+    assert flags == [False, True, False]
     assert not fatal.may_have_been_written
 
 
@@ -374,8 +374,11 @@ def test_a_split_uses_no_retry_and_keeps_time_and_sequences() -> None:
 
 
 def test_parts_of_a_batch_whose_first_response_is_lost_are_not_written_again() -> None:
-    """The whole was stored, its answer lost, and the retry called too large: the broker said of each part that it is
-    out of order, which was taken for a gap, and all was written a second time with a new epoch."""
+    """The batch was stored, its response lost, and its retry rejected as too large.
+
+    The broker then rejected each part as out of order. This was once mistaken for a gap, and all parts were written a
+    second time with a new epoch.
+    """
     bench = Bench(delivery_timeout=TIMEOUT)
     bench.send_batch()
     bench.ack(bench.drain_one())
@@ -619,7 +622,7 @@ def test_memory_of_an_expired_batch_is_kept_while_the_transport_reads_it() -> No
     bench.turn()
     assert bench.accumulator.blocked_records.memory_waiters
     assert b"".join(on_the_wire) == before
-    # Also not when the answer is there before the transport is done.
+    # Also if the response arrives before the transport has finished.
     bench.ack(batch)
     assert bench.pool.available_memory == 0
     batch.readers -= 1
@@ -630,7 +633,7 @@ def test_memory_of_an_expired_batch_is_kept_while_the_transport_reads_it() -> No
     assert not second.done()
 
 
-# Giving up
+# Aborting
 
 
 def test_aborting_fails_all_batches_and_releases_all_memory() -> None:

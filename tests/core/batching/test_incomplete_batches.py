@@ -1,4 +1,4 @@
-"""The list of batches without an outcome, against a dict that keeps its order."""
+"""The list of batches without an outcome, compared with a dict in the same order."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ END = 2**31
 
 
 def begun(bench: Bench | None = None, partition: int = 0) -> Bench:
-    """One record of the partition is acknowledged, so that the next may go without waiting for each other."""
+    """Acknowledge one record of the partition, so that the next ones may be in flight together."""
     bench = bench or Bench()
     bench.ack(bench.send_and_drain(partition=partition))
     return bench
@@ -77,7 +77,7 @@ def test_sequence_comparisons_wrap_around(before_end: int, counts: list[int], da
         top = batches[highest]
         # Out-of-order responses never lower it.
         assert sequences.last_acked == (top.base_sequence + top.record_count - 1) % END
-    # All are there: no gap, no new epoch.
+    # All are in the log: no gap, no new epoch.
     assert (sequences.last_acked + 1) % END == sequences.next_sequence == expected
     assert not sequences.unresolved
     assert not sequences.bump_wanted
@@ -245,7 +245,7 @@ def test_an_out_of_order_error_of_the_next_batch_starts_a_new_epoch(code: int) -
     assert identity(bench.send_and_drain()) == (7, 1, 5)
 
 
-# Given up
+# Expired and failed batches
 
 
 def test_after_a_batch_expires_in_flight_nothing_new_is_sent_until_its_outcome_is_known() -> None:

@@ -443,7 +443,7 @@ def test_an_idle_poll_costs_the_same_with_20000_partitions_as_with_20() -> None:
                 bench.ack(batch)
         assert bench.all_memory_is_back()
         work += [count_operations(bench.turn), count_operations(bench.drain)]
-        # One that is ready is all that is looked at.
+        # Only the ready one is visited.
         bench.send_batch(partition=partitions // 2)
         return *work, count_operations(lambda: bench.ack(bench.drain_one()))
 

@@ -41,7 +41,7 @@ class Sender:
             self.mine.append(delivery)
 
     def answer(self, partition: int, how: str) -> None:
-        """End what the partition has open, and say of its oldest batch what became of it."""
+        """Close the partition's open batch, and give its oldest batch the outcome how."""
         bench = self.bench
         queue = bench.queue("t", partition)
         if queue.open_batch is not None:
@@ -122,7 +122,7 @@ def test_the_first_unfinished_batch_hides_the_others_unless_all_are_checked() ->
     sender.send(1, True)
     runs = sender.runs
     sender.answer(1, "ack")
-    # The other partition's batch is open, so that nothing of it went out.
+    # The other partition's batch is open, so nothing of it was sent.
     assert runs.topic_partitions() == {TopicPartition("t", 0), TopicPartition("t", 1)}
     done = runs.batch_to_await(0)
     assert done is not None
@@ -160,7 +160,7 @@ def test_a_batch_in_flight_does_not_count_as_waiting_to_be_sent() -> None:
     assert bench.drain() == batches[:1]
     assert [runs.batch_to_await(most) for most in range(4)] == [batches[2], batches[1], batches[0], None]
     bench.ack(batches[0])
-    # It is done, though not counted: there it is still to be waited for.
+    # It is done, but not counted yet: the count still waits for it.
     assert [runs.batch_to_await(most) for most in range(5)] == [*reversed(batches), None]
     runs.count_first(10)
     assert [runs.batch_to_await(most) for most in range(4)] == [*reversed(batches[1:]), None]

@@ -102,7 +102,7 @@ def answer(metadata: ClusterMetadata, answered: MetadataResponse, now: float, ve
 
 
 def known(*topics: MetadataResponseTopic, now: float = 0.0) -> ClusterMetadata:
-    """Metadata that has taken in one full response about ``topics``."""
+    """Return metadata that has applied one full response about ``topics``."""
     metadata = make_metadata()
     for each in topics:
         assert each.name is not None
@@ -390,7 +390,7 @@ def test_an_older_leader_epoch_is_ignored() -> None:
 
 
 def test_partitions_with_the_same_replicas_share_them() -> None:
-    """Of 20,000 partitions each had three tuples of its own, more than everything else that is known of it."""
+    """Each of 20,000 partitions once had three separate tuples, more than all its other metadata."""
     metadata = known(clicks(partition(0, 1), partition(1, 1), partition(2, 2)))
     first, second, third = metadata.topic("clicks").partitions
     assert first.replicas is second.replicas
@@ -850,7 +850,7 @@ steps = st.lists(
 
 
 class Follower:
-    """Knows only what the changes said, as the accumulator does."""
+    """Follows only the reported changes, as the accumulator does."""
 
     def __init__(self) -> None:
         self.leaders: dict[tuple[str, int], int] = {}

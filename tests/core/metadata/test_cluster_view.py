@@ -19,7 +19,7 @@ from tests.core.accumulating import count_operations
 
 
 def answer(metadata: ClusterMetadata, leaders: list[int], *, host: str = "one", now: float = 0.0) -> None:
-    """Take in a response about the topic "clicks"; -1 is no leader."""
+    """Apply a response about the topic "clicks"; -1 is no leader."""
     metadata.build_request(now)
     response = MetadataResponse(
         brokers=[

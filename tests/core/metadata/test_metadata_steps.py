@@ -167,7 +167,7 @@ def test_after_a_failed_update_the_topics_not_requested_yet_come_first() -> None
 
 
 def begin(metadata: ClusterMetadata, answered: MetadataResponse, now: float = 0.0) -> Iterator[MetadataChange]:
-    """Take in a response of which the topics come later, and what stands behind them at their end."""
+    """Apply a response with topics that are read later, followed by the fields after them."""
     error_code, answered.error_code = answered.error_code, 0
 
     def topics() -> Iterator[MetadataResponseTopic | None]:
@@ -199,13 +199,13 @@ def test_a_topic_becomes_known_with_all_its_partitions_at_once() -> None:
     metadata, _ = many_topics(1)
     metadata.build_request(0.0)
     count = 10 * PARTITIONS_PER_STEP
-    told = 0
+    reported = 0
     for change in begin(metadata, response(topic("topic-00000", *(partition(index, 1) for index in range(count))))):
-        told += len(change.leaders)
+        reported += len(change.leaders)
         known = metadata.topic("topic-00000")
-        assert told == (0 if known is None else count)
+        assert reported == (0 if known is None else count)
         assert metadata.update_in_flight == (known is None)
-    assert told == count
+    assert reported == count
 
 
 def test_the_request_stays_in_flight_and_the_version_rises_only_with_the_last_step() -> None:
@@ -234,7 +234,7 @@ def test_a_leader_hint_between_steps_is_not_undone_by_an_older_response() -> Non
     metadata.apply_leader_hints(wanted[-1], 0, 3, 5, [Node(3, "three", 9092)], 20.0)
     for _ in steps:
         assert metadata.leader(wanted[-1], 0) in (3, NO_LEADER)
-    # The answer lists no node 3: its partition has no leader, and that is asked about.
+    # The response lists no node 3: its partition has no leader, which is requested.
     assert metadata.leader(wanted[-1], 0) == NO_LEADER
     assert metadata.next_update_delay(22.0) == 0
 

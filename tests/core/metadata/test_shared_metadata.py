@@ -1,4 +1,4 @@
-"""SharedMetadata: which requests of one producer another producer's response answers."""
+"""SharedMetadata: the requests of one producer that another producer's response answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def metadata_of(*topics: str) -> ClusterMetadata:
 
 
 def apply(metadata: ClusterMetadata, answer: SharedAnswer, now: float) -> None:
-    """As the cluster does with another producer's answer."""
+    """Apply another producer's response, as the cluster does."""
     metadata.build_request(now)
     change = metadata.handle_response(
         MetadataResponse(brokers=answer.response.brokers, topics=answer.topics), now, version=answer.version
@@ -59,7 +59,7 @@ class TestAnswers:
         assert (answer.requested_at, answer.topics, answer.version) == (5, [], VERSION)
         assert shared.answer(["t"], 5) is None
 
-    def test_every_topic_and_the_brokers_are_as_new_as_asked(self) -> None:
+    def test_every_topic_and_the_brokers_are_as_new_as_requested(self) -> None:
         shared = SharedMetadata(100)
         shared.store(response(), [topic("old")], VERSION, 5)
         shared.store(response(), [topic("new")], VERSION, 8)
@@ -149,7 +149,7 @@ class TestRequests:
         metadata.request_partial_update("t")
         assert metadata.accepts_since(3) == math.inf
 
-    def test_after_a_failure_a_broker_is_asked(self) -> None:
+    def test_after_a_failure_metadata_is_requested_from_a_broker(self) -> None:
         metadata = metadata_of()
         metadata.build_request(1)
         metadata.handle_failure(broker_error(UNKNOWN_TOPIC_OR_PARTITION), 2)
@@ -165,6 +165,6 @@ class TestRequests:
         metadata.request_update(12, "another partition has moved")
         assert metadata.accepts_since(13) == 12
 
-    def test_an_update_that_takes_several_requests_is_asked_of_a_broker(self) -> None:
+    def test_an_update_that_takes_several_requests_is_requested_from_a_broker(self) -> None:
         assert metadata_of(*map(str, range(200))).accepts_since(1) == 1 - 100
         assert metadata_of(*map(str, range(201))).accepts_since(1) == math.inf

@@ -301,7 +301,7 @@ async def test_wait_for_times_out_without_an_ack() -> None:
     _, deliveries = running_batch()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(deliveries[0], 0.001)
-    # Since CPython 3.12 wait_for cancels the waiting alone, which is a future of the awaiter's own.
+    # Since CPython 3.12 wait_for cancels only the wait, which is a separate future of the awaiter.
     assert deliveries[0].cancelled() == (sys.version_info < (3, 12))
     assert not deliveries[0].withdrawn
     with pytest.raises(TimeoutError):
@@ -442,8 +442,8 @@ async def test_a_failing_callback_does_not_keep_awaiters_from_waking() -> None:
     """Awaiters are woken many at a time: the failure of one must not affect the others."""
     batch, deliveries = running_batch(AWAITERS_PER_CALLBACK * 2)
     loop = asyncio.get_running_loop()
-    told: list[str] = []
-    loop.set_exception_handler(lambda loop, context: told.append(str(context["exception"])))
+    reported: list[str] = []
+    loop.set_exception_handler(lambda loop, context: reported.append(str(context["exception"])))
     woken: list[int] = []
 
     def call_back(place: int) -> Callable[[Any], None]:
@@ -459,7 +459,7 @@ async def test_a_failing_callback_does_not_keep_awaiters_from_waking() -> None:
     batch.succeed(40, -1)
     await turns()
     assert woken == list(range(len(deliveries)))
-    assert told == [f"callback {place}" for place in woken if place % 2]
+    assert reported == [f"callback {place}" for place in woken if place % 2]
 
 
 async def test_a_c_callback_that_is_not_a_task_gets_the_future_itself() -> None:
@@ -521,8 +521,8 @@ with asyncio.Runner(loop_factory=Loop) as runner:
 
 
 async def test_callbacks_of_one_await_run_in_order_though_one_fails() -> None:
-    told: list[str] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(str(context["exception"])))
+    reported: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(str(context["exception"])))
     batch, deliveries = running_batch(1)
     awaiting: Any = next(deliveries[0].__await__())
     variable: contextvars.ContextVar[int] = contextvars.ContextVar("variable", default=-1)
@@ -548,12 +548,12 @@ async def test_callbacks_of_one_await_run_in_order_though_one_fails() -> None:
     batch.succeed(40, -1)
     await turns()
     assert called == [(0, 0), (1, 10), (3, 30), (4, -1)]
-    assert told == ["the first"]
+    assert reported == ["the first"]
     assert awaiting.remove_done_callback(callbacks[0]) == 0
 
 
 def awaiters(batch: ProducerBatch, count: int, interrupting: int = -1) -> list[int]:
-    """Await the first ``count`` records; their places as they are called back, but for one, which ends the loop."""
+    """Await the first ``count`` records; return their indices in the order of callbacks; one of them ends the loop."""
     woken: list[int] = []
 
     def interrupt(awaiting: Any) -> None:
@@ -641,6 +641,7 @@ async def test_an_awaiters_future_cancelled_from_outside_causes_no_error() -> No
     next(generator).cancel()
     batch.succeed(40, -1)
     generator.close()
+    assert deliveries[0].result().offset == 40
 
 
 # Callbacks
@@ -842,7 +843,7 @@ async def test_removing_an_awaiter_costs_the_same_for_any_number_of_other_awaite
     assert work(2000) == work(20)
 
 
-# A record in line
+# A blocked record
 
 
 async def test_cancelling_a_blocked_record_withdraws_it() -> None:
@@ -912,7 +913,7 @@ async def test_a_blocked_record_that_fails_raises_its_error() -> None:
 
 
 def splittable(count: int) -> ProducerBatch:
-    """A real batch of ``count`` records, timestamps 1000 and up."""
+    """Return a real batch of ``count`` records, with timestamps from 1000 on."""
     loop = asyncio.get_running_loop()
     batch = empty_batch(loop)
     records = [encode_record(index, index, None, b"%d" % index) for index in range(count)]

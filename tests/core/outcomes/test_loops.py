@@ -11,7 +11,7 @@ from aioproducer.core.outcomes.loops import may_nest
 
 class Nesting(asyncio.SelectorEventLoop):
     def run_forever(self) -> None:
-        """As if it could be called again before it returns."""
+        """Simulate a loop that can be run again inside its callbacks."""
 
 
 def test_asyncio_and_uvloop_loops_refuse_to_nest() -> None:

@@ -80,7 +80,7 @@ def versions_response(error_code: int = 0, offered: dict[ApiKey, tuple[int, int]
 
 
 def sent(buffers: Sequence[Buffer]) -> tuple[RequestHeader, Request[Response]]:
-    """The one request in ``buffers``."""
+    """Return the single request in ``buffers``."""
     data = b"".join(buffers)
     assert int.from_bytes(data[:4], "big") == len(data) - 4
     return decode_request(data[4:])
@@ -118,7 +118,7 @@ def make_ready(connection: Connection | None = None, offered: dict[ApiKey, tuple
 
 
 def metadata_response(marker: int, throttle_time_ms: int = 0) -> MetadataResponse:
-    """A response that can be told from others by ``marker``."""
+    """Return a response that ``marker`` identifies."""
     return MetadataResponse(
         throttle_time_ms=throttle_time_ms,
         brokers=[MetadataResponseBroker(node_id=marker, host="h" * (marker % 50), port=9092)],
@@ -223,17 +223,17 @@ def test_start_can_be_called_only_once() -> None:
 
 
 class Script:
-    """A mechanism that says what it is told to say and remembers what it heard."""
+    """A mechanism that returns scripted messages and keeps the received ones."""
 
     mechanism = "SCRIPT"
     step_blocks = False
 
     def __init__(self, *answers: bytes | KafkaError | None) -> None:
         self.answers = list(answers)
-        self.heard: list[bytes | None] = []
+        self.received: list[bytes | None] = []
 
     def step(self, challenge: bytes | None) -> bytes | None:
-        self.heard.append(challenge)
+        self.received.append(challenge)
         answer = self.answers.pop(0)
         if isinstance(answer, KafkaError):
             raise answer
@@ -274,7 +274,7 @@ def test_authentication_runs_the_steps_of_the_mechanism() -> None:
     assert request == SaslAuthenticateRequest(auth_bytes=b"final")
     assert connection.state is ConnectionState.READY
     assert connection.data_to_send() == []
-    assert script.heard == [None, b"challenge", b"proof"]
+    assert script.received == [None, b"challenge", b"proof"]
     assert connection.session_lifetime_ms == 5000
     assert connection.can_send(1.0)
 
@@ -334,11 +334,11 @@ def test_a_broker_without_the_requests_of_sasl_poisons_the_connection(
 
 
 class Blocking(Script):
-    """Every step but the first belongs into a thread."""
+    """A mechanism with steps that block, except for the first."""
 
     @property
     def step_blocks(self) -> bool:  # type: ignore[override]
-        return bool(self.heard)
+        return bool(self.received)
 
 
 def test_a_step_that_blocks_waits_for_the_driver() -> None:
@@ -347,11 +347,11 @@ def test_a_step_that_blocks_waits_for_the_driver() -> None:
     answer_own(connection, SaslHandshakeResponse())
     answer_own(connection, SaslAuthenticateResponse(auth_bytes=b"challenge"))
     assert connection.data_to_send() == []
-    assert script.heard == [None]
+    assert script.received == [None]
     step = connection.blocking_step
     assert step is not None
     message = step()
-    assert script.heard == [None, b"challenge"]
+    assert script.received == [None, b"challenge"]
     header, request = sent(connection.step_ended(message, 1.0))
     assert request == SaslAuthenticateRequest(auth_bytes=b"final")
     assert connection.blocking_step is None
@@ -465,7 +465,7 @@ def ask_for_sasl(offered: dict[ApiKey, tuple[int, int]] = OFFERED) -> Connection
     return connection
 
 
-def test_a_listener_that_requires_sasl_says_so_when_asked() -> None:
+def test_a_listener_that_requires_sasl_is_detected_by_a_request() -> None:
     connection = ask_for_sasl()
     asked = answer_own(connection, SaslHandshakeResponse(error_code=33, mechanisms=["PLAIN", "OAUTHBEARER"]))
     assert asked == SaslHandshakeRequest(mechanism="")
@@ -477,13 +477,13 @@ def test_a_listener_that_requires_sasl_says_so_when_asked() -> None:
 
 
 @pytest.mark.parametrize("code", [34, 42, 0])
-def test_a_listener_that_does_not_require_sasl_serves_the_client_that_asked(code: int) -> None:
+def test_a_listener_that_does_not_require_sasl_serves_the_client_after_the_request(code: int) -> None:
     connection = ask_for_sasl()
     answer_own(connection, SaslHandshakeResponse(error_code=code))
     assert connection.state is ConnectionState.READY
 
 
-def test_a_broker_without_sasl_is_not_asked() -> None:
+def test_a_broker_without_sasl_receives_no_such_request() -> None:
     connection = ask_for_sasl({ApiKey.METADATA: (0, 12)})
     assert connection.state is ConnectionState.READY
 

@@ -1,4 +1,4 @@
-"""Request slots: data or an internal request takes the next one, and which internal request is first."""
+"""Request slots: the choice between data and internal requests, and among internal requests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_each_kind_gets_at_least_every_second_slot_while_both_wait(waiting: list
             slots.data_sent()
             taken = "data"
         else:
-            # An internal request is held back for data alone.
+            # An internal request waits only for data.
             assert not internal_waits
             before = None
             continue
@@ -77,7 +77,7 @@ def test_a_kind_that_is_due_again_at_once_is_last() -> None:
     assert order == kinds * 2
 
 
-def test_a_kind_that_is_no_longer_due_loses_its_place() -> None:
+def test_a_kind_that_is_no_longer_due_loses_its_position() -> None:
     queue = InternalQueue()
     queue.in_order(["metadata"])
     assert queue.in_order(["producer id"])[0] == "producer id"

@@ -1,4 +1,4 @@
-"""What error codes of transactional responses mean, handler by handler as in Kafka's ``TransactionManager``."""
+"""The effects of error codes of transactional responses, for each handler of Kafka's ``TransactionManager``."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from aioproducer.core.transactions.requests import RequestKind
 from aioproducer.error_codes import CODES
 from aioproducer.errors import error_class
 
-# Of each handler in Kafka 4.4: the codes that it names. It retries the other retriable ones, and fails for good by the
-# rest.
+# The codes that each handler in Kafka 4.4 names. It retries the other retriable codes; all others are fatal.
 KAFKA: dict[RequestKind, dict[str, Answer]] = {
     RequestKind.INIT_PRODUCER_ID: {
         "NOT_COORDINATOR": Answer.FIND_COORDINATOR,
@@ -67,7 +66,7 @@ KAFKA: dict[RequestKind, dict[str, Answer]] = {
     },
 }
 KAFKA[RequestKind.BUMP_EPOCH] = KAFKA[RequestKind.INIT_PRODUCER_ID]
-# An abort differs: an abortable error of it is fatal. Here a transaction that has ended already counts as aborted.
+# An abort differs: its abortable errors are fatal. A transaction that has already ended counts as aborted here.
 KAFKA[RequestKind.ABORT] = {
     **KAFKA[RequestKind.COMMIT],
     "TRANSACTION_ABORTABLE": Answer.FATAL,

@@ -84,7 +84,7 @@ def next_request(manager: TransactionManager, now: float = 1e6, incomplete: bool
 
 
 def success(request: TransactionalRequest, epoch: int = 0) -> Response:
-    """The response without an error to a request."""
+    """Return the response without an error to a request."""
     message = request.message(request.highest_version if request.highest_version < 100 else 6)
     if request.kind is Kind.FIND_COORDINATOR:
         node_id = 1 if request.coordinator is CoordinatorType.TRANSACTION else 2
@@ -136,7 +136,7 @@ def offsets_response(codes: dict[TopicPartition, int]) -> TxnOffsetCommitRespons
 
 
 def failure(request: TransactionalRequest, code: int) -> Response:
-    """The response with an error code to a request."""
+    """Return the response with an error code to a request."""
     if request.kind is Kind.FIND_COORDINATOR:
         return FindCoordinatorResponse(coordinators=[Coordinator(key=request.key, error_code=code)])
     if request.kind is Kind.ADD_PARTITIONS:
@@ -161,7 +161,7 @@ def answer(manager: TransactionManager, code: int = 0, now: float = 1e6) -> Tran
 
 
 def answer_until(manager: TransactionManager, kind: Kind) -> TransactionalRequest:
-    """Answer requests without an error until the next is of a kind, which is returned and in flight."""
+    """Answer requests without an error until the next one has the given kind; return it, in flight."""
     while (request := next_request(manager)).kind is not kind:
         answer(manager)
     manager.queue.sent(request)
@@ -255,17 +255,17 @@ class TestCalls:
             assert manager.state is target
 
     @pytest.mark.parametrize("state", State, ids=lambda state: state.name)
-    def test_records_are_accepted_in_a_transaction_alone(self, state: State) -> None:
+    def test_records_are_accepted_only_in_a_transaction(self, state: State) -> None:
         manager = in_state(state)
         assert manager.accepts_records == (state is State.IN_TRANSACTION)
         if not manager.accepts_records:
             assert isinstance(manager.why_not("send"), KafkaError)
 
-    def test_a_record_after_the_end_has_begun_is_told_apart(self) -> None:
+    def test_a_record_after_the_end_has_begun_has_a_separate_error(self) -> None:
         for state in (State.READY, State.COMMITTING, State.ABORTING):
             assert isinstance(in_state(state).why_not("send"), TransactionEndedError)
 
-    def test_every_state_can_be_left_but_the_fatal_one(self) -> None:
+    def test_every_state_except_the_fatal_one_can_be_left(self) -> None:
         assert set(NEXT_STATES) == set(State)
         for state, following in NEXT_STATES.items():
             assert (State.FATAL_ERROR in following) == (state is not State.FATAL_ERROR)
@@ -383,8 +383,8 @@ class TestRequests:
         request = next_request(manager)
         assert (request.kind, request.key) == (Kind.FIND_COORDINATOR, "other")
 
-    def test_a_group_without_a_coordinator_does_not_hold_up_the_abort(self) -> None:
-        """Its lookup, which has the highest priority, was once retried for ever although no call waited for it."""
+    def test_a_group_without_a_coordinator_does_not_delay_the_abort(self) -> None:
+        """Its lookup, which has the highest priority, was once retried without an end, with no call waiting for it."""
         manager = in_transaction()
         use(manager, A0)
         result = manager.send_offsets(OFFSETS, GROUP)
@@ -400,8 +400,8 @@ class TestRequests:
         manager.answered(lookup, failure(lookup, 15), 0.0)
         assert answer_all(manager, now=2e6) == [Kind.ABORT]
 
-    def test_what_was_in_flight_when_the_abort_began_does_not_hold_it_up(self) -> None:
-        """Offsets for a group without a coordinator were retried before the abort, for ever."""
+    def test_a_request_in_flight_at_the_start_of_an_abort_does_not_delay_it(self) -> None:
+        """Offsets for a group without a coordinator were once retried before the abort, without an end."""
         manager = in_transaction()
         use(manager, A0)
         result = manager.send_offsets(OFFSETS, GROUP)
@@ -450,7 +450,7 @@ class TestPartitions:
         assert not has_joined(manager, A1)
 
     def test_a_partition_is_added_by_another_request_while_one_waits_to_be_sent_again(self) -> None:
-        """The answer to the first one has no code for it, which failed the transaction with UNKNOWN_SERVER_ERROR."""
+        """The response to the first request has no code for it, which once failed the transaction."""
         manager = in_transaction(version=1)
         use(manager, A0)
         answer(manager, 51, now=0.0)
@@ -479,7 +479,7 @@ class TestPartitions:
         assert has_joined(manager, A0)
         assert manager.poll(0.0, False) is None
 
-    def test_a_partition_joins_each_transaction_anew(self) -> None:
+    def test_a_partition_joins_each_transaction_separately(self) -> None:
         manager = in_transaction(version=1)
         use(manager, A0)
         answer(manager)
@@ -524,11 +524,11 @@ class TestPartitions:
 
 
 class TestMarkersOfTheTransactionBefore:
-    """A coordinator answers the end of a transaction before it has written the markers."""
+    """A coordinator responds to the end of a transaction before it has written the markers."""
 
     @staticmethod
     def ended(version: int = 2) -> TransactionManager:
-        """A transaction was committed at the time 100."""
+        """Return a manager with a transaction that was committed at the time 100."""
         manager = in_transaction(version)
         use(manager, A0)
         manager.begin_commit()
@@ -577,7 +577,7 @@ class TestMarkersOfTheTransactionBefore:
     @pytest.mark.parametrize(
         ("version", "first"), [(1, Kind.ADD_PARTITIONS), (1, Kind.ADD_OFFSETS), (2, Kind.COMMIT_OFFSETS)]
     )
-    def test_requests_wait_until_then(self, version: int, first: Kind) -> None:
+    def test_requests_wait_until_the_markers_are_expected(self, version: int, first: Kind) -> None:
         manager = self.ended(version)
         manager.begin()
         if first is Kind.ADD_PARTITIONS:
@@ -589,7 +589,7 @@ class TestMarkersOfTheTransactionBefore:
         kinds = answer_all(manager, now=100 + SETTLING)
         assert next(kind for kind in kinds if kind is not Kind.FIND_COORDINATOR) is first
 
-    def test_the_next_epoch_waits_until_then(self) -> None:
+    def test_the_next_epoch_waits_until_the_markers_are_expected(self) -> None:
         manager = in_transaction(version=1)
         use(manager, A0)
         manager.features_known(2, 2)
@@ -614,7 +614,7 @@ class TestOffsets:
         assert result.done
         assert result.error is None
 
-    def test_topics_go_by_their_ids_if_all_are_known(self) -> None:
+    def test_topics_are_sent_by_id_if_all_ids_are_known(self) -> None:
         manager = in_transaction()
         manager._topic_id = {"a": b"a" * 16}.get
         result = manager.send_offsets({A0: OffsetAndMetadata(1), B0: OffsetAndMetadata(2)}, GROUP)
@@ -632,7 +632,7 @@ class TestOffsets:
         for topic in response.topics:
             topic.name, topic.topic_id = "", b"a" * 16
         manager.answered(request, response, 0.0)
-        # The id is outdated: the rest goes by name.
+        # The id is outdated: the remaining topics are sent by name.
         assert next_request(manager).highest_version == 5
         answer(manager)
         assert result.done
@@ -647,7 +647,7 @@ class TestOffsets:
             assert manager.state is State.ABORTABLE_ERROR
             assert isinstance(result.error, CommitFailedError)
 
-    def test_a_transaction_of_offsets_alone_is_ended_at_the_coordinator(self) -> None:
+    def test_a_transaction_with_only_offsets_is_ended_at_the_coordinator(self) -> None:
         manager = in_transaction()
         manager.send_offsets(OFFSETS, GROUP)
         manager.begin_commit()
@@ -832,7 +832,7 @@ class TestFailures:
         manager.begin_init()
         assert answer_all(manager) == [Kind.INIT_PRODUCER_ID]
 
-    def test_a_rejected_login_fails_what_waits_and_can_be_tried_again(self) -> None:
+    def test_a_rejected_login_fails_waiting_calls_and_can_be_tried_again(self) -> None:
         manager = new()
         result = manager.begin_init()
         manager.authentication_failed(SaslAuthenticationError())

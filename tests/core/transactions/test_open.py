@@ -29,7 +29,7 @@ def manager_with(version: int = 2) -> tuple[TransactionManager, ProducerState]:
 
 
 def answered(manager: TransactionManager, response: InitProducerIdResponse) -> object:
-    """Answer the request that is due; return its message."""
+    """Answer the due request, and return its message."""
     request = manager.poll(0.0, False)
     assert request is not None
     manager.queue.sent(request)
@@ -48,7 +48,7 @@ def test_resume_needs_no_request_and_takes_the_generation_of_the_cluster(version
     assert manager.state is IN_TRANSACTION
 
 
-def test_resume_is_rejected_by_a_producer_with_an_epoch_of_its_own():
+def test_resume_is_rejected_by_a_producer_that_has_an_epoch():
     manager, _ = manager_with()
     manager.begin_init()
     with pytest.raises(TransactionStateError, match="only before init_transactions"):
@@ -96,7 +96,7 @@ def test_a_new_epoch_is_requested_with_the_current_one():
     assert (result.done, result.error, manager.state, state.producer_epoch) == (True, None, READY, 4)
 
 
-def test_a_new_epoch_of_a_fenced_producer_fails_for_good():
+def test_a_new_epoch_of_a_fenced_producer_is_a_fatal_error():
     manager, _ = manager_with(1)
     manager.resume(7, 3)
     result = manager.begin_new_epoch()

@@ -22,14 +22,14 @@ def make(deadline: float = 10.0, value: bytes = b"v", partition: int | None = No
     )
 
 
-def test_the_payload_counts_what_the_user_passed() -> None:
+def test_the_payload_is_the_size_of_the_users_data() -> None:
     assert payload_size(None, None, ()) == 0
     headers = [("é", b"12"), ("n", None)]
     assert payload_size(b"abc", memoryview(b"defg"), headers) == 3 + 4 + 2 + 2 + 1 + 2 * HEADER_OVERHEAD
 
 
 def test_send_rejects_a_header_name_that_utf8_cannot_encode() -> None:
-    """Such a record once stayed queued, failed to be encoded again and again, and blocked all records behind it."""
+    """Such a record once stayed queued, repeatedly failed to be encoded, and blocked all records behind it."""
     with pytest.raises(UnicodeEncodeError):
         payload_size(None, None, [("\ud800", None)])
 

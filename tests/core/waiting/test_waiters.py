@@ -83,14 +83,14 @@ def test_many_watches_are_ended_over_several_loop_passes() -> None:
     watches = [counters.watches.batches(1) for _ in range(count)] + [counters.watches.records(1) for _ in range(count)]
     counters.first_batch = 2
     counters.watches.check()
-    told = [sum(watch.done() for watch in watches)]
+    reported = [sum(watch.done() for watch in watches)]
     counters.first_record = 2
     while counters.loop.soon:
         callback, args, _ = counters.loop.soon.pop(0)
         callback(*args)
-        told.append(sum(watch.done() for watch in watches) - sum(told))
-    assert sum(told) == len(watches)
-    assert max(told) <= 2 * RESOLVED_PER_PASS
+        reported.append(sum(watch.done() for watch in watches) - sum(reported))
+    assert sum(reported) == len(watches)
+    assert max(reported) <= 2 * RESOLVED_PER_PASS
 
 
 def test_flush_covers_only_records_accepted_before_it() -> None:

@@ -52,11 +52,11 @@ def _outcome(secure: SecureCluster, listener: str, mechanism: str, timeout: floa
         }
     )
 
-    def settled(error: KafkaError | None, _: object) -> None:
+    def on_delivery(error: KafkaError | None, _: object) -> None:
         if error is not None:
             errors.append(error.str())
 
-    producer.produce(topic, b"v", on_delivery=settled)
+    producer.produce(topic, b"v", on_delivery=on_delivery)
     deadline = time.monotonic() + timeout + 5
     while len(producer) and not errors and time.monotonic() < deadline:
         producer.poll(0.05)

@@ -37,7 +37,7 @@ async def _check_sends(secure: SecureCluster, topic: str, **configuration: Any) 
         for _ in range(5):
             await load.send_one()
         await asyncio.gather(*(load.send_one() for _ in range(500)))
-        ledger = await load.settle()
+        ledger = await load.finish()
     assert not ledger.failed, next(iter(ledger.failed.values()))
     assert verify(ledger, await asyncio.to_thread(secure.read_back, topic)) == (505, 505, 0)
 

@@ -39,15 +39,15 @@ class _Sender:
                 value = ledger.next_value(100)
                 delivery = self._producer.send(self._topic, value, key=ledger.sender.encode())
                 if self._lock_step:
-                    await self._settle(ledger, value, delivery)
+                    await self._resolve(ledger, value, delivery)
                 else:
-                    outcomes.append(asyncio.create_task(self._settle(ledger, value, delivery)))
+                    outcomes.append(asyncio.create_task(self._resolve(ledger, value, delivery)))
                     await self._producer.drain()
             await asyncio.sleep(0 if self._lock_step else 0.01)
         await asyncio.gather(*outcomes)
 
     @staticmethod
-    async def _settle(ledger: Ledger, value: bytes, delivery: Any) -> None:
+    async def _resolve(ledger: Ledger, value: bytes, delivery: Any) -> None:
         try:
             ledger.ack(value, await delivery)
         except KafkaError as error:

@@ -69,9 +69,9 @@ def run(
         code = job / "exit-code"
         if not code.exists():
             console = job / "console.log"
-            told = console.read_text(errors="replace")[-3000:] if console.exists() else ""
+            output = console.read_text(errors="replace")[-3000:] if console.exists() else ""
             why = "ended" if finished else "was killed, as it took too long,"
-            raise GuestError(f"the guest ({accelerator}) {why} without a result; its console:\n{told}")
+            raise GuestError(f"the guest ({accelerator}) {why} without a result; its console:\n{output}")
         return int(code.read_text())
 
 

@@ -89,8 +89,8 @@ async def _observe_configs(run: Run, label: str, topic: Topic) -> None:
     await run.metadata_caught_up()
     keys = ["retention.ms", "cleanup.policy", "segment.bytes", "max.message.bytes", "flush.ms"]
     answer = await run.surely(_describe(topic.name, keys))
-    told = {found.name: f"{found.value} {found.config_source}" for found in answer.results[0].configs}
-    run.observe(label, told)
+    values = {found.name: f"{found.value} {found.config_source}" for found in answer.results[0].configs}
+    run.observe(label, values)
 
 
 @scenario()

@@ -270,4 +270,4 @@ async def groups_are_deleted(run: Run) -> None:
             await run.ask(f"{version} again {name == group}", delete(name), version)
             await run.ask(f"{version} described {name == group}", DescribeGroupsRequest(groups=[name]))
         member = await member_id(run, join(group))
-        await joined(run, f"{version} joins anew", join(group, member))
+        await joined(run, f"{version} joins again", join(group, member))

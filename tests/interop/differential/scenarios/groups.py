@@ -261,7 +261,10 @@ async def two_members(run: Run) -> None:
         waiting = asyncio.create_task(joined(run, f"{version} two joins", a_join(second_id, b"2"), version, two))
         await rebalancing(run, group)
         await run.ask(
-            f"{version} one is told", heartbeat(group, first.generation_id, first_id), beating, connection=one
+            f"{version} one gets the rebalance",
+            heartbeat(group, first.generation_id, first_id),
+            beating,
+            connection=one,
         )
         await run.ask(
             f"{version} one syncs too late", sync(group, first.generation_id, first_id), syncing, connection=one
@@ -280,7 +283,7 @@ async def two_members(run: Run) -> None:
         await early
         await run.ask(f"{version} two beats", heartbeat(group, second.generation_id, second_id), beating)
         await run.ask(f"{version} one leaves", leave(group, (first_id, None), version=leaving), leaving, connection=one)
-        await run.ask(f"{version} two is told", heartbeat(group, second.generation_id, second_id), beating)
+        await run.ask(f"{version} two gets the rebalance", heartbeat(group, second.generation_id, second_id), beating)
         alone = await joined(run, f"{version} two alone", a_join(second_id, b"2"), version, two)
         await run.ask(
             f"{version} two syncs alone",

@@ -312,9 +312,9 @@ async def produce_log_append_time(run: Run) -> None:
         await run.ask(f"version {version}", produce(topic, batch(2)), version)
     await run.ask("compressed", produce(topic, batch(2, compression_type="gzip")))
     await run.ask("far away", produce(topic, batch(2, timestamp=2**61)))
-    await run.ask("told to be append time", produce(topic, patched(batch(2), ATTRIBUTES_OFFSET, ">h", 8)))
+    await run.ask("claims append time", produce(topic, patched(batch(2), ATTRIBUTES_OFFSET, ">h", 8)))
     compressed = patched(batch(2, key=None, compression_type="lz4"), ATTRIBUTES_OFFSET, ">h", 8 | 3)
-    await run.ask("told to be append time, compressed", produce(topic, compressed))
+    await run.ask("claims append time, compressed", produce(topic, compressed))
     await run.ask("bad checksum", produce(topic, batch()[:-1] + b"\x01"))
     await _log(run, "log", topic)
 

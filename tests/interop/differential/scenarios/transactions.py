@@ -75,19 +75,19 @@ def init(name: str, producer: Producer | None = None, timeout_ms: int = 60_000) 
 async def initialized(run: Run, label: str = "id") -> Producer:
     """Return a producer, once the earlier transaction has ended."""
     name = run.name(label)
-    answer = await settled(run, init(name), latest(InitProducerIdRequest))
+    answer = await final_response(run, init(name), latest(InitProducerIdRequest))
     assert answer.error_code == 0, answer
     return Producer(name, answer.producer_id, answer.producer_epoch)
 
 
 async def observe_init(run: Run, label: str, request: InitProducerIdRequest, version: int = 5) -> None:
     """Record the response to InitProducerId, once the coordinator has loaded the id's partition."""
-    answer = await settled(run, request, version)
+    answer = await final_response(run, request, version)
     run.names.add_producer(answer.producer_id)
     run.observe(label, answer, version)
 
 
-async def settled(run: Run, request: Request[R], version: int) -> R:
+async def final_response(run: Run, request: Request[R], version: int) -> R:
     """Return the response once no transaction is ending and no partition is loading, which takes a varying time."""
     while True:
         answer = await run.surely(request, version)
@@ -135,12 +135,12 @@ def end(producer: Producer, *, commit: bool = True) -> EndTxnRequest:
 
 async def observe_end(run: Run, label: str, producer: Producer, version: int, *, commit: bool = True) -> None:
     """Record the final response to EndTxn."""
-    run.observe(label, await settled(run, end(producer, commit=commit), version), version)
+    run.observe(label, await final_response(run, end(producer, commit=commit), version), version)
 
 
 async def finished(run: Run, producer: Producer, version: int, *, commit: bool = True) -> None:
     """End a transaction, and wait for its markers."""
-    answer = await settled(run, end(producer, commit=commit), version)
+    answer = await final_response(run, end(producer, commit=commit), version)
     assert answer.error_code == 0, answer
     await complete(run, producer.name)
 
