@@ -15,21 +15,21 @@ WHEEL_STAMP := $(VENV)/.installed-wheel
 VERSIONS ?= 3.12 3.13
 VERSION_LOOPS ?= asyncio uvloop
 WHEEL_VERSIONS ?= 3.11 3.12 3.13 3.14
-# What is made with each of them.
+# The target that `make test-versions` runs with each of them.
 VERSION_TARGET ?= test-unit
-# The Spark tests run with the newest; these are tried beside it.
+# The Spark tests run with the newest version, and with these.
 SPARK_VERSIONS ?= 4.1
 SPARK_VERSION ?= 4.1
 SANS_IO := core wire protocol
 COVERED ?= all
 SOAK_ROUNDS ?= 10
-# Of `make simulate`: the first and the last one.
+# The first and the last seed of `make simulate`.
 SEEDS ?= 0-199
 TRANSACTION_VERSION ?= 2
-# What is tested: the modules in COMPILED_MODULES of aioproducer/_build.py compiled, or their sources: BUILD=pure.
+# The build under test: the modules in COMPILED_MODULES of aioproducer/_build.py compiled, or with BUILD=pure their sources.
 BUILD ?= $(if $(shell sh -c 'command -v $(CC)'),compiled,pure)
 OF_BUILD = AIOPRODUCER_BUILD=$(BUILD) AIOPRODUCER_PURE=$(if $(filter pure,$(BUILD)),1,0)
-# Processes that the unit tests are divided among.
+# Number of processes for the unit tests.
 WORKERS ?= auto
 # Files with program tests and interop tests. Collecting the whole suite would take each process 8 s of CPU time.
 PROGRAM_TESTS := $(addprefix tests/,$(shell sed -n '/^_PROGRAMS = /s/.*(\(.*\))/\1/p' tests/conftest.py | tr -d '",')) \
@@ -39,16 +39,15 @@ INTEROP_TESTS := tests/interop $(filter-out tests/interop/%,\
 INTEROP_WORKERS ?= 2
 # Files and folders of programs, each of which imports modules beside it.
 EXAMPLES := examples/pipeline.py examples/demo examples/http_service examples/transactional_service examples/spark
-# Event loops that the unit tests run on: both in `make test` and `make test-versions`, one where it has to be quick.
+# Event loops of the unit tests: both in `make test` and `make test-versions`, one in quick runs.
 LOOPS ?= asyncio
 
-# What the compiled modules are made from.
+# The sources of the compiled modules.
 COMPILED_MODULES := $(shell sed -n 's/^    "\(aioproducer\..*\)",$$/\1/p' aioproducer/_build.py)
 COMPILED_SOURCES := setup.py aioproducer/_build.py $(addsuffix .py,$(subst .,/,$(COMPILED_MODULES))) \
 	$(shell find aioproducer -name "*.pxd")
 
-# A copy of the package, compiled to find every access to memory that is not its own and every undefined operation; each
-# virtual environment has one of its own.
+# A copy of the package, compiled with AddressSanitizer and UndefinedBehaviorSanitizer; one for each virtual environment.
 SANITIZED := build/sanitized/$(notdir $(VENV))
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZER_TESTS ?= tests
@@ -57,29 +56,29 @@ SANITIZER_TESTS ?= tests
 	test-versions test-spark-versions test-spark test-sanitizers sanitized build-under-test simulate planted-bugs bench wheels wheel test-wheels soak clean
 
 help:
-	@echo "make demo           real data into the embedded broker and back, then through Spark (SPARK=no: without that);"
+	@echo "make demo           send real data to the embedded broker and read it back, then with Spark (not with SPARK=no);"
 	@echo "                    BOOTSTRAP=host:9092 for your own Kafka"
-	@echo "make venv           a virtual environment in $(VENV) with everything below"
-	@echo "make compiled       compiles the hot modules in place, those of which a source has changed"
-	@echo "make optimized      compiles all of them twice, the second time for what they were seen to do; takes minutes"
-	@echo "make check          ruff, mypy, pyright over the examples, and the arrows between the rooms"
-	@echo "make test           the whole suite, the unit tests on both builds; what needs Java or Maven skips where they are missing"
-	@echo "make test-unit      without brokers that this project did not write, and without whole programs"
-	@echo "make test-programs  the tool, the demo, the examples and the documentation's blocks, run as a user does"
-	@echo "make test-interop   against Apache Kafka and librdkafka's mock cluster alone"
-	@echo "make test-rdma      over RDMA, in a guest that QEMU boots with soft-RoCE; installs nothing on this machine"
-	@echo "                    each on the compiled modules where there is a C compiler; BUILD=pure: on the sources"
-	@echo "make simulate       whole clusters on virtual time: SEEDS=$(SEEDS) on all processors; prints how to repeat a failed one"
-	@echo "make planted-bugs   how many seeds each planted bug needs until a checker of the simulation finds it"
-	@echo "make coverage       the unit tests on the sources with branch coverage; fails below 95 % of $(SANS_IO)"
-	@echo "make test-sanitizers  the unit tests on modules that find wrong accesses to memory and undefined operations"
-	@echo "make test-spark-versions  the Spark tests with pyspark $(SPARK_VERSIONS)"
-	@echo "make test-versions  the unit tests on CPython $(VERSIONS), where they are installed"
-	@echo "make wheels         profile-guided wheels for CPython $(WHEEL_VERSIONS), where they are installed, in dist/; takes minutes each"
-	@echo "make test-wheels    installs each of these wheels in a system without a compiler, and runs the demo there; needs root"
-	@echo "make docs           the documentation as a site, in site/"
-	@echo "make bench          this producer and others side by side, against Apache Kafka; WHEEL=FILE measures a wheel"
-	@echo "make soak           what takes hours: kills, restarts and leader moves, SOAK_ROUNDS=$(SOAK_ROUNDS) times each; fuzzers"
+	@echo "make venv           create a virtual environment in $(VENV) with everything below"
+	@echo "make compiled       compile the hot modules in place, if a source has changed"
+	@echo "make optimized      compile them twice, the second time with a profile; takes minutes"
+	@echo "make check          run ruff, mypy, pyright over the examples, and the import rules of the rooms"
+	@echo "make test           run all tests, the unit tests on both builds; without Java or Maven some are skipped"
+	@echo "make test-unit      run the tests without other projects' brokers and without whole programs"
+	@echo "make test-programs  run the tool, the demo, the examples and the documentation's blocks, as a user does"
+	@echo "make test-interop   run the tests against Apache Kafka and librdkafka's mock cluster"
+	@echo "make test-rdma      run the tests over RDMA, in a guest (QEMU, soft-RoCE); installs nothing on this machine"
+	@echo "                    All of these use the compiled modules if there is a C compiler; BUILD=pure: the sources."
+	@echo "make simulate       simulate clusters on virtual time: SEEDS=$(SEEDS) on all processors; prints how to repeat a failure"
+	@echo "make planted-bugs   count the seeds until the simulation finds each planted bug"
+	@echo "make coverage       run the unit tests on the sources with branch coverage; fails below 95 % of $(SANS_IO)"
+	@echo "make test-sanitizers  run the unit tests with AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make test-spark-versions  run the Spark tests with pyspark $(SPARK_VERSIONS)"
+	@echo "make test-versions  run the unit tests on the installed ones of CPython $(VERSIONS)"
+	@echo "make wheels         build profile-guided wheels for the installed ones of CPython $(WHEEL_VERSIONS); takes minutes each"
+	@echo "make test-wheels    install each wheel in a system without a compiler, and run the demo there; needs root"
+	@echo "make docs           build the documentation as a site, in site/"
+	@echo "make bench          compare this producer with others, against Apache Kafka; WHEEL=FILE measures a wheel"
+	@echo "make soak           run tests that take hours: kills, restarts and leader moves, SOAK_ROUNDS=$(SOAK_ROUNDS) times each; fuzzers"
 
 venv: $(STAMP)
 
@@ -91,7 +90,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	@echo '*' > $(VENV)/.gitignore
 
-# The modules are compiled by a rule of their own, not by pip, which would start from nothing each time.
+# A separate rule compiles the modules; pip would recompile all of them each time.
 $(STAMP): pyproject.toml website/requirements.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	AIOPRODUCER_PURE=1 $(BIN)/python -m pip install --quiet --editable '.[test,lint,bench,docs]'
@@ -100,13 +99,13 @@ $(STAMP): pyproject.toml website/requirements.txt | $(BIN)/python
 
 compiled: $(COMPILED_STAMP)
 
-# As old as the moment before it began: a source that changes meanwhile is newer.
+# The stamp has the time before the start, so that a source changed during the compilation is newer.
 $(COMPILED_STAMP): $(COMPILED_SOURCES) | $(STAMP)
 	@touch $@.begun
 	AIOPRODUCER_PURE=0 AIOPRODUCER_REQUIRE_COMPILED=1 $(BIN)/python setup.py -q build_ext --inplace
 	@mv $@.begun $@
 
-# As a release is: see setup.py. `make compiled` compiles what changes afterwards, and leaves the rest.
+# As for a release, see setup.py. Afterwards `make compiled` recompiles only changed modules.
 optimized: $(OPTIMIZED_STAMP)
 
 $(OPTIMIZED_STAMP): $(COMPILED_SOURCES) training.py | $(STAMP)
@@ -128,11 +127,11 @@ $(DEMO_STAMP): pyproject.toml examples/demo/requirements.txt | $(BIN)/python
 
 demo-venv: $(DEMO_STAMP)
 
-# Compiling takes longer than the demo: it runs the sources, but where the modules are compiled for something else.
+# Compiling takes longer than the demo, so the demo runs the sources unless the modules are already compiled.
 DEMO = $(if $(wildcard $(COMPILED_STAMP)),,AIOPRODUCER_PURE=1) $(BIN)/python
 DEMO_ARGS = $(if $(BOOTSTRAP),--bootstrap "$(BOOTSTRAP)")
 
-# The second stage brings what it needs beyond the first, which does not wait for that.
+# The second stage installs its further requirements, so that the first one does not wait for them.
 demo: demo-venv $(if $(wildcard $(COMPILED_STAMP)),$(COMPILED_STAMP))
 	@$(DEMO) examples/demo $(DEMO_ARGS)
 	@$(if $(filter no,$(SPARK)),true,$(DEMO) examples/demo/spark_stage.py $(DEMO_ARGS))
@@ -151,7 +150,7 @@ check: venv
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/pytest -q tests/test_arrows.py tests/docs/test_house.py
 
-# Where the sources are all there is, once is enough.
+# Without compiled modules, one run is enough.
 test: LOOPS = asyncio uvloop
 test: test-unit test-programs test-interop
 	@test "$(BUILD)" = pure || $(MAKE) --no-print-directory test-unit BUILD=pure LOOPS=asyncio
@@ -163,19 +162,19 @@ test-programs: build-under-test
 	$(OF_BUILD) $(BIN)/pytest -q -m "programs and not interop" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS) \
 		$(PROGRAM_TESTS)
 
-# By file, or group of files in tests/conftest.py: brokers take seconds to start, and each process has its own. Files keep
-# their order, so that no long one is left for the end.
+# Distributed by file, or group of files in tests/conftest.py: brokers take seconds to start, and each process has its own.
+# Files keep their order, so that no long one runs at the end.
 test-interop: build-under-test
 	$(OF_BUILD) $(BIN)/pytest -q -m "interop and not soak" -n $(INTEROP_WORKERS) --dist loadfile --no-loadscope-reorder \
 		$(PYTEST_ARGS) $(INTEROP_TESTS)
 
-# A test that takes too long ends the process in C: pyverbs holds the GIL, so that nothing written in Python would.
-# With the plugins that these tests use: all that are installed take an emulated machine 10 s to import, each time.
+# A timeout ends the process in C, because pyverbs holds the GIL. Only the plugins that these tests use are loaded:
+# importing all installed ones takes an emulated machine 10 s each time.
 RDMA_PLUGINS := pytest_asyncio.plugin pytest_timeout aioproducer.testing.plugin
 RDMA_PYTEST = PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(BIN)/python -m pytest -q -p no:cacheprovider $(addprefix -p ,$(RDMA_PLUGINS)) \
 	-o faulthandler_timeout=120 -o faulthandler_exit_on_timeout=true
 RDMA_SECONDS ?= 900
-# Tests that run on the double elsewhere, on the guest's device: all about RDMA in the first files, the faults of the others.
+# Tests for the double that also run on the guest's device: all RDMA tests of the first files, and the faults of the others.
 RDMA_CONTRACT := tests/transport/test_contract.py tests/transport/test_pausing.py tests/transport/test_rdma_producer.py \
 	$(addprefix tests/transport/test_rdma_channel.py::,TestCredits TestFailures) \
 	tests/transport/test_rdma_connecting.py::TestStrangersAtAListener
@@ -185,9 +184,9 @@ RDMA_CONTRACT := tests/transport/test_contract.py tests/transport/test_pausing.p
 RDMA_LEFT_OUT := ten_thousand or write_completed_may or exception_from_write_completed or while_one_is_pending \
 	or until_the_card_has_read or a_wrong_token or disconnects_at_once or sends_no_ready or a_missing_device
 
-# The first line leaves bytecode for the guest: an emulated machine compiles 30 times more slowly, and may not see a file
-# that comes while it runs as it is.
-# RDMA_SECONDS: for what runs in the guest. AIOPRODUCER_RDMA_RECORDS: of what goes through the gateway to Apache Kafka.
+# The first line compiles bytecode for the guest: an emulated machine compiles 30 times more slowly, and may read a file
+# incompletely that is written while it runs.
+# RDMA_SECONDS: limit of the guest. AIOPRODUCER_RDMA_RECORDS: number of records through the gateway to Apache Kafka.
 test-rdma: build-under-test
 	$(BIN)/python -m compileall -q aioproducer tests/kafka tests/rdma && \
 		$(OF_BUILD) $(BIN)/pytest -q --collect-only tests/rdma $(RDMA_CONTRACT) >/dev/null
@@ -204,13 +203,13 @@ simulate: build-under-test
 planted-bugs: venv
 	@AIOPRODUCER_PURE=1 $(BIN)/python -m tests.simulation.embedded planted-bugs $(BUGS)
 
-# Coverage does not see what compiled modules do. COVERED=rooms runs the same tests, and traces the own tests of the rooms
-# that have to reach 95 %: less than half the CPU time.
+# Coverage cannot trace compiled modules. COVERED=rooms runs the same tests, but traces only those of the rooms that must
+# reach 95 %, which takes less than half the CPU time.
 coverage:
 	AIOPRODUCER_COVERED=$(COVERED) $(MAKE) test-unit BUILD=pure PYTEST_ARGS="--cov=aioproducer --cov-branch --cov-report= $(PYTEST_ARGS)"
 	$(MAKE) coverage-report
 
-# From the data that the last run left: the whole, if it was traced, then what has to reach 95 %.
+# Reports the data of the last run: everything, if it was traced, then the rooms that must reach 95 %.
 coverage-report: venv
 	@test "$(COVERED)" = rooms || $(BIN)/coverage report --skip-covered
 	@for room in $(SANS_IO); do \
@@ -228,9 +227,9 @@ $(SANITIZED)/.compiled: $(shell find aioproducer -name '*.py' -o -name '*.pxd') 
 		LDFLAGS="-shared $(SANITIZERS)" $(BIN)/python setup.py -q build_ext --build-lib $(SANITIZED) --build-temp $(SANITIZED)/temp
 	touch $@
 
-# Python allocates by malloc, so that AddressSanitizer sees every object. What the sanitizers find ends the process; what
-# they write to its stderr would be lost in a file of pytest's. A process that a test starts imports the same package,
-# and not the one in the current folder.
+# Python allocates by malloc, so that AddressSanitizer tracks every object. An error of the sanitizers ends the process;
+# their report on its stderr would be lost in a file of pytest. A process that a test starts imports the same package,
+# not the one in the current folder.
 test-sanitizers: sanitized
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" PYTHONMALLOC=malloc \
 		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONSAFEPATH=1 \
@@ -258,14 +257,13 @@ test-versions:
 wheels:
 	@$(MAKE) --no-print-directory test-versions VERSIONS="$(WHEEL_VERSIONS)" VERSION_TARGET=wheel
 
-# What training.py imports beside the package, and what repairs a wheel.
+# The imports of training.py beside the package, and the tool that repairs a wheel.
 $(WHEEL_STAMP): pyproject.toml | $(BIN)/python
 	AIOPRODUCER_PURE=1 $(BIN)/python -m pip install --quiet --editable '.[arrow,uvloop,wheel]'
 	touch $@
 
-# From the sdist, as a release. LDSHARED: Python's own may add the folder of its library to where the modules search.
-# auditwheel fails if the wheel needs a library that other systems do not have; it names
-# the oldest glibc that the wheel runs with.
+# From the sdist, as a release. LDSHARED: Python's default may add the folder of its library to the modules' search path.
+# auditwheel fails if the wheel needs a library that other systems lack; it names the oldest glibc of the wheel.
 wheel: | $(WHEEL_STAMP)
 	rm -rf build/wheel-$(notdir $(VENV))
 	mkdir -p build/wheel-$(notdir $(VENV)) dist
@@ -274,7 +272,7 @@ wheel: | $(WHEEL_STAMP)
 		--wheel-dir build/wheel-$(notdir $(VENV)) build/wheel-$(notdir $(VENV))/*.tar.gz
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m auditwheel repair --wheel-dir dist build/wheel-$(notdir $(VENV))/*.whl
 
-# The wheels that lie in dist/.
+# The wheels in dist/.
 test-wheels: venv
 	AIOPRODUCER_TEST_WHEELS=1 $(BIN)/pytest -q tests/fresh_root/test_wheels.py $(PYTEST_ARGS)
 
@@ -287,14 +285,14 @@ test-spark: build-under-test
 	$(BIN)/python -m pip install --quiet "pyspark~=$(SPARK_VERSION).0"
 	$(OF_BUILD) AIOPRODUCER_REQUIRE_INTEROP=1 $(BIN)/pytest -q tests/spark/test_source.py tests/spark/test_streaming.py $(PYTEST_ARGS)
 
-# What is measured: `bench`, or `bench.soak` and others of its kind.
+# The module to run: `bench`, or `bench.soak` and others.
 BENCH_MODULE ?= bench
 
 ifdef WHEEL
 BENCH_VENV := build/bench-venv
 BENCH_STAMP := $(BENCH_VENV)/.installed-$(notdir $(WHEEL))
 
-# The wheel in an environment of its own. The bench comes from the checkout, which Python searches last.
+# Installs the wheel in a separate environment. The bench comes from the checkout, which Python searches last.
 $(BENCH_STAMP): $(WHEEL)
 	$(PYTHON) -m venv --clear $(BENCH_VENV)
 	$(BENCH_VENV)/bin/python -m pip install --quiet '$(WHEEL)[bench]'
@@ -305,7 +303,7 @@ $(BENCH_STAMP): $(WHEEL)
 bench: $(BENCH_STAMP)
 	PYTHONSAFEPATH=1 $(BENCH_VENV)/bin/python -m $(BENCH_MODULE) $(BENCH_ARGS)
 else
-# What --quick shows is that it works.
+# With --quick, only check that it works.
 bench: venv $(if $(findstring --quick,$(BENCH_ARGS)),compiled,optimized)
 	$(BIN)/python -m $(BENCH_MODULE) $(BENCH_ARGS)
 endif

@@ -102,7 +102,7 @@ class CorruptBatchError(ProtocolError):
     topic_partition: TopicPartition
     offset: int
     next_offset: int | None = None
-    """The offset behind the batch; None if it cannot be told."""
+    """The offset after the batch; None if it is unknown."""
 
 
 class ConfigurationError(KafkaError, ValueError):
@@ -131,7 +131,7 @@ class SerializationError(KafkaError):
 class RecordDeserializationError(SerializationError):
     """A key or value could not be deserialized; ``__cause__`` is the deserializer's exception.
 
-    The consumer's position is that of the record. Seek past it to go on, or handle it by ``on_deserialization_error``.
+    The consumer's position is that of the record. Seek past it to continue, or set ``on_deserialization_error``.
     """
 
     topic_partition: TopicPartition
@@ -230,7 +230,7 @@ class CommitFailedError(KafkaError):
 
 
 class TransactionOutcomeUnknownError(KafkaError):
-    """A transaction was to be committed, and whether it was cannot be found out by this producer.
+    """The commit of a transaction was sent, and this producer cannot find out whether it succeeded.
 
     Read the log to find out: a consumer with ``isolation.level=read_committed`` sees the records of a committed
     transaction only. Until the transaction has ended, it sees no later record of these partitions either.

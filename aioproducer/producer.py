@@ -325,7 +325,7 @@ class Producer(RecordSender):
         """Wait for a metadata response.
 
         Raises:
-            ProducerClosedError: the producer was closed meanwhile.
+            ProducerClosedError: the producer was closed.
             AuthenticationError: a broker has rejected the client, and none serves it.
         """
         cluster = parts.sender.cluster
@@ -351,7 +351,7 @@ class Producer(RecordSender):
         Raises:
             WrongCallerError: the producer belongs to another loop or process.
             ProducerClosedError: its loop is closed.
-            TypeError, ValueError: ``timeout`` is not a number; the producer goes on.
+            TypeError, ValueError: ``timeout`` is not a number; the producer continues.
         """
         if timeout is not None:
             validation.check_timeout(timeout)
@@ -581,8 +581,8 @@ class Producer(RecordSender):
             async with producer.transaction() as transaction:
                 transaction.send("clicks", b"value")
 
-        The exception, or the cancellation, goes on after at most ``transaction_abort_grace_ms``. If a record fails, the
-        transaction is aborted at the end of the block and the first failure is raised.
+        The exception, or the cancellation, propagates after at most ``transaction_abort_grace_ms``. If a record fails,
+        the transaction is aborted at the end of the block and the first failure is raised.
 
         Raises:
             TransactionStateError: the producer has no transactional id; at the begin, a transaction is open.
@@ -619,12 +619,12 @@ class Producer(RecordSender):
     async def commit_transaction(self) -> None:
         """Wait for the records of the transaction, and commit it.
 
-        If the call is cancelled, the commit goes on: the next call waits for it, and ``Transaction.outcome`` tells how
-        it has ended.
+        If the call is cancelled, the commit continues: the next call waits for it, and ``Transaction.outcome`` is its
+        result.
 
         Raises:
             KafkaError: the first failure of a record or request. Unless it is ``fatal``, abort the transaction.
-            KafkaTimeoutError: no answer within ``max_block_ms``; the commit goes on, and the same call waits on.
+            KafkaTimeoutError: no answer within ``max_block_ms``; the commit continues, and the same call waits on.
             TransactionOutcomeUnknownError: the commit was sent, and the producer cannot find out how it has ended.
             TransactionStateError: no transaction is open.
         """
@@ -636,7 +636,7 @@ class Producer(RecordSender):
         After an abort it does nothing.
 
         Raises:
-            KafkaTimeoutError: no answer within ``max_block_ms``; the abort goes on, and the same call waits on.
+            KafkaTimeoutError: no answer within ``max_block_ms``; the abort continues, and the same call waits on.
             TransactionStateError: no transaction is open.
             KafkaError: the fatal error.
         """
@@ -664,7 +664,7 @@ class Producer(RecordSender):
         self._check_caller()
         if self._transactions is None:
             raise TransactionStateError(
-                "this producer has no transactional id: set transactional_id, one of its own for each producer that "
+                "this producer has no transactional id: set transactional_id, a different one for each producer that "
                 "runs at the same time"
             )
         return self._transactions

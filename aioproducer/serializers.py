@@ -239,7 +239,7 @@ class ResolvedSerializer:
         if inspect.isclass(serializer) and hasattr(serializer, "serialize"):
             serializer = serializer()
         self.function: Callable[..., object]
-        """What is called: with the value alone, or with topic, value and headers."""
+        """The function to call: with the value alone, or with topic, value and headers."""
         if isinstance(serializer, Serializer):
             self.function = serializer.serialize
         elif callable(serializer):

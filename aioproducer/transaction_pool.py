@@ -96,7 +96,7 @@ class TransactionPool:
     ``transaction_timeout_ms``, another process uses the same prefix: the pool is closed.
 
     Args:
-        transactional_id_prefix: one of its own for each process that runs at the same time, and the same after a
+        transactional_id_prefix: a different one for each process that runs at the same time, and the same after a
             restart: the next process then aborts the transactions that this one has left open.
         max_producers: the number of transactions that can be open at once.
         acquire_timeout_ms: how long ``transaction()`` waits for a producer.
@@ -204,7 +204,7 @@ class TransactionPool:
         self._slots[0].producer = self._new_producer(self._slots[0])
         self._log = ClientLog("TransactionPool", transactional_id_prefix)
         self._queue: PoolQueue[_Slot] = PoolQueue(self._slot_freed)
-        # Slots whose block has ended, but not their transaction or their producer.
+        # Slots after the end of their block, with a transaction or producer that has not ended yet.
         self._ending = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -249,7 +249,7 @@ class TransactionPool:
 
         Raises:
             WrongCallerError: the pool belongs to another loop, thread or process.
-            TypeError, ValueError: ``timeout`` is not a number; the pool goes on.
+            TypeError, ValueError: ``timeout`` is not a number; the pool continues.
         """
         if timeout is not None:
             validation.check_timeout(timeout)
@@ -378,7 +378,7 @@ class TransactionPool:
             slot.started = False
 
     def _release(self, slot: _Slot) -> None:
-        """Receive a slot whose block has ended; it is free when its transaction has ended too."""
+        """Receive a slot after the end of its block; it is free when its transaction has ended too."""
         if slot.fatal_error is None and not slot.has_open_transaction:
             self._queue.give_back(slot)
             return
@@ -418,7 +418,7 @@ class TransactionPool:
             return
         error = ProducerFencedError(
             f"Another process uses the transactional id prefix {self._prefix!r}: it has fenced the producer "
-            f"{slot.transactional_id!r}, and this pool is closed. Give each process a prefix of its own, and the same "
+            f"{slot.transactional_id!r}, and this pool is closed. Give each process a different prefix, and the same "
             "one after a restart"
         )
         error.__cause__ = cause
@@ -498,7 +498,7 @@ class TransactionPool:
 
 
 class PooledTransaction:
-    """What ``TransactionPool.transaction()`` returns: takes a producer for the block."""
+    """The context of ``TransactionPool.transaction()``: takes a producer for the block."""
 
     def __init__(self, pool: TransactionPool) -> None:
         self._pool = pool

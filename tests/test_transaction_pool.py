@@ -447,7 +447,7 @@ async def test_a_fenced_producer_closes_the_pool_and_its_caller_gets_the_reason(
         await until(lambda: pool.waiting == 1)
         pool.made[0].transactions.fail(ProducerFencedError("fenced"))
         end.set()
-        with pytest.raises(ProducerFencedError, match=r"transactional id prefix 'orders': .* a prefix of its own"):
+        with pytest.raises(ProducerFencedError, match=r"transactional id prefix 'orders': .* a different prefix"):
             await holder
         with pytest.raises(ProducerFencedError, match="this pool is closed"):
             await waiting

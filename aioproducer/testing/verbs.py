@@ -250,7 +250,7 @@ class SimulatedDevice:
                 return
             if self._children:
                 kinds = sorted(type(child).__name__.removeprefix("Simulated") for child in self._children)
-                raise VerbsError(errno.EBUSY, f"cannot close {self._name}: not closed before it: {', '.join(kinds)}")
+                raise VerbsError(errno.EBUSY, f"cannot close {self._name}: close its {', '.join(kinds)} first")
             self._closed = True
             self._fabric._devices.discard(self)
 

@@ -718,7 +718,7 @@ class TestFailures:
         client.transport._control.transport.write([b"?"])
         error = await server.until_lost()
         assert isinstance(error, RingError)
-        assert "broke the rules of the connection: it speaks after the handshake" in str(error)
+        assert "violated the RDMA protocol: it sent data after the handshake" in str(error)
         await client.until_lost()
 
     @pytest.mark.parametrize(
@@ -727,7 +727,7 @@ class TestFailures:
             (0, b"", "unknown kind 0"),
             (encode_immediate(MessageKind.DATA, 0, 0), b"", "without data"),
             (encode_immediate(MessageKind.CREDITS, 0, 0), b"xyz", "3 bytes in a message that has none"),
-            (encode_immediate(MessageKind.GOODBYE, 1, 0), b"", "credits for 1 messages, of which only 0"),
+            (encode_immediate(MessageKind.GOODBYE, 1, 0), b"", "credits for 1 messages, but only 0"),
             (encode_immediate(MessageKind.GOODBYE, 0, 1), b"", "credits for 1 control messages"),
         ],
     )
@@ -737,7 +737,7 @@ class TestFailures:
         error = await server.until_lost()
         assert isinstance(error, RingError)
         assert complaint in str(error)
-        assert "broke the rules of the connection" in str(error)
+        assert "violated the RDMA protocol" in str(error)
         await client.until_lost()
 
     async def test_nothing_after_a_breach_is_delivered(self, pairs):
@@ -885,7 +885,7 @@ class TestTheEnd:
         client.write(b"this neither")
         client.close()
         error = await client.until_lost()
-        assert "not everything was taken within 0.02 s" in str(error)
+        assert "the peer did not receive all data within 0.02 s" in str(error)
         pairs.fabric.release()
         assert isinstance(await server.until_lost(), ConnectionError)
 

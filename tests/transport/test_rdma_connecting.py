@@ -47,8 +47,8 @@ class TestStrangersAtAListener:
             (b"\0\0\0\x10\0\x12\0\x03\0\0\0\0\0\0\0\0\0\0\0\0", "a Kafka client that speaks plain TCP"),
             (b"\x16\x03\x01\x02\x00\x01", "it speaks TLS"),
             (bytes(1000), "it said b'"),
-            (encode(Ready(b"t" * 16)), "HELLO was to come"),
-            (encode(Facts(Kind.WELCOME, b"t" * 16, b"u" * 16, QUEUE_PAIR, RING)), "HELLO was to come"),
+            (encode(Ready(b"t" * 16)), "unexpected message instead of HELLO"),
+            (encode(Facts(Kind.WELCOME, b"t" * 16, b"u" * 16, QUEUE_PAIR, RING)), "unexpected message instead of HELLO"),
             (encode(HELLO)[:8] + struct.pack(">H", 2) + encode(HELLO)[10:], "it speaks version 2"),
         ],
     )
@@ -310,12 +310,12 @@ class TestStrangersAtAConnector:
     async def test_an_answer_to_another_connection_is_an_error(self, rdma_server, recorder):
         async with Imposter(lambda hello: welcome(hello, echo=b"w" * 16)) as port:
             error = await self.refused(rdma_server, recorder, port)
-        assert "wrong token: it answers another connection" in str(error)
+        assert "wrong token: the message belongs to another connection" in str(error)
 
     async def test_another_message_than_welcome_is_an_error(self, rdma_server, recorder):
         async with Imposter(lambda hello: encode(Ready(hello.token))) as port:
             error = await self.refused(rdma_server, recorder, port)
-        assert "WELCOME was to come" in str(error)
+        assert "unexpected message instead of WELCOME" in str(error)
 
     async def test_half_a_welcome_is_an_error(self, rdma_server, recorder):
         async with Imposter(lambda hello: welcome(hello)[:60]) as port:
@@ -364,12 +364,12 @@ class TestWhatFailsOnTheWay:
 
         client_fabric.failing = True
         client_fabric.before = fail
-        with pytest.raises(OSError, match=f"cannot {verb}: ulimit -l|could not make its side"):
+        with pytest.raises(OSError, match=f"cannot {verb}: ulimit -l|could not prepare its side"):
             await rdma_server.connector.connect("127.0.0.1", rdma_server.listening.port, recorder())
         client_fabric.before = None
         await rdma_server.still_serves()
         if verb != "connect":
-            assert f"the client could not make its side: [Errno 12] cannot {verb}" in caplog.text
+            assert f"the client could not prepare its side: [Errno 12] cannot {verb}" in caplog.text
 
     @pytest.mark.parametrize("verb", ["register", "create_queue_pair", "connect"])
     async def test_a_failed_verb_of_the_server_leaves_nothing(self, rdma_server, recorder, verb, caplog):
@@ -384,10 +384,10 @@ class TestWhatFailsOnTheWay:
                     raise VerbsError(errno.ENOMEM, f"cannot {verb}: ulimit -l")
 
         rdma_server.fabric.before = fail
-        with pytest.raises(HandshakeError, match=f"the server could not make its side: cannot {verb}"):
+        with pytest.raises(HandshakeError, match=f"the server could not prepare its side: cannot {verb}"):
             await rdma_server.connector.connect("127.0.0.1", rdma_server.listening.port, recorder())
         rdma_server.fabric.before = None
-        assert f"no RDMA connection can be made: [Errno 12] cannot {verb}" in caplog.text
+        assert f"preparing an RDMA connection failed: [Errno 12] cannot {verb}" in caplog.text
         await rdma_server.still_serves()
 
     @pytest.mark.parametrize("verb", ["open", "register", "create_queue_pair", "connect"])

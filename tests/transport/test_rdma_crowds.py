@@ -34,7 +34,7 @@ class TestCrowdsAtAListener:
         silent = [await rdma_server.stranger() for _ in range(30)]
         await rdma_server.still_serves()
         (refusal,) = await read_messages(silent[0][0])
-        assert "too many connections are being made at once" in refusal.reason
+        assert "too many handshakes at once" in refusal.reason
         for _, writer in silent:
             writer.close()
 
@@ -98,7 +98,7 @@ class TestCrowdsAtAListener:
         assert await reader.read(10)
         await rdma_server.still_serves()
         writer.close()
-        assert "has not said READY for 0.1 s, and others wait" in caplog.text
+        assert "has not sent READY for 0.1 s, and others wait" in caplog.text
 
     async def test_a_client_that_leaves_while_it_waits_gets_no_queue_pair(self, rdma_server, turns, caplog):
         caplog.set_level(logging.INFO)

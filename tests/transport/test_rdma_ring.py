@@ -392,7 +392,7 @@ class TestAPeerThatBreaksTheRules:
     def test_credits_for_unwritten_messages_are_rejected(self):
         ring = PeerRing(100, 4, 2)
         ring.take(10)
-        with pytest.raises(RingError, match="credits for 2 messages, of which only 1"):
+        with pytest.raises(RingError, match="credits for 2 messages, but only 1"):
             ring.freed(2, 0)
         with pytest.raises(RingError, match="credits for 1 control messages"):
             ring.freed(0, 1)

@@ -394,14 +394,14 @@ class RdmaTransport:
             self._handle_message(completion.immediate, completion.length)
         except RingError as error:
             self._protocol_violated = True
-            return RingError(errno.EPROTO, f"{self._peer} broke the rules of the connection: {error}")
+            return RingError(errno.EPROTO, f"{self._peer} violated the RDMA protocol: {error}")
         return None
 
     def _handle_message(self, immediate: int, length: int) -> None:
         kind, data_freed, controls_freed = decode_immediate(immediate)
         self._peer_ring.freed(data_freed, controls_freed)
         if self._peer_state != _PEER_SENDING and kind != _CREDITS:
-            raise RingError("a message after its goodbye")
+            raise RingError("it sent a message after its goodbye")
         if kind == _DATA:
             self._answers.received()
             self._receive_ring.arrived(length)
@@ -511,14 +511,14 @@ class RdmaTransport:
     def control_data_received(self) -> None:
         """Handle data on the TCP connection, on which nothing may follow the handshake."""
         self._fail(
-            RingError(errno.EPROTO, f"{self._peer} broke the rules of the connection: it speaks after the handshake")
+            RingError(errno.EPROTO, f"{self._peer} violated the RDMA protocol: it sent data after the handshake")
         )
 
     def _linger_expired(self) -> None:
         lost = (
             None
             if self._state == _ACKNOWLEDGED
-            else reset(self._peer, f"not everything was taken within {self._linger_timeout} s")
+            else reset(self._peer, f"the peer did not receive all data within {self._linger_timeout} s")
         )
         self._end(lost, reset=True)
 

@@ -131,7 +131,9 @@ class _PendingConnection:
         """
         message = await self.control.receive()
         if not isinstance(message, Facts) or message.kind is not kind:
-            raise HandshakeError(errno.EPROTO, f"{self.peer}: RDMA handshake: {kind.name} was to come")
+            raise HandshakeError(
+                errno.EPROTO, f"{self.peer}: RDMA handshake: unexpected message instead of {kind.name}"
+            )
         if kind is Kind.WELCOME:
             self.check(message.echo)
         return message
@@ -144,7 +146,7 @@ class _PendingConnection:
         """
         if not secrets.compare_digest(echo, self.token):
             raise HandshakeError(
-                errno.EPROTO, f"{self.peer}: RDMA handshake: wrong token: it answers another connection than this one"
+                errno.EPROTO, f"{self.peer}: RDMA handshake: wrong token: the message belongs to another connection"
             )
 
     async def connect(self, peer: Facts) -> None:
@@ -161,7 +163,7 @@ class _PendingConnection:
         """Return the transport, which owns everything from now on.
 
         Raises:
-            HandshakeError: the peer has gone meanwhile, refuses, or sends an unexpected message.
+            HandshakeError: the peer has gone, refuses, or has sent an unexpected message.
         """
         self.control.check_no_more_messages()
         assert self._shared is not None
@@ -172,7 +174,7 @@ class _PendingConnection:
         return transport
 
     async def abandon(self) -> None:
-        """Release everything, also if the caller is cancelled meanwhile."""
+        """Release everything, even if the caller is cancelled during that."""
         task = asyncio.get_running_loop().create_task(self._abandon())
         abandoned = self._endpoint.abandoned
         abandoned.add(task)
@@ -287,7 +289,7 @@ class RdmaConnector:
             if isinstance(error, HandshakeError) or not isinstance(error, OSError) or control.is_lost:
                 control.abort()
             else:
-                control.refuse(f"the client could not make its side: {error}")
+                control.refuse(f"the client could not prepare its side: {error}")
             await pending.abandon()
             raise
         transport.serve(handler)
@@ -415,7 +417,7 @@ class RdmaListening:
             # A working client needs milliseconds: the oldest connection is most likely a silent one.
             oldest = next(iter(self._waiting))
             del self._waiting[oldest]
-            self._refuse(oldest, "too many connections are being made at once: try again")
+            self._refuse(oldest, "too many handshakes at once: try again")
         pending = self._endpoint.begin(tcp.peer, control)
         task = self._shared.loop.create_task(self._shake_hands(pending, tcp.peer), name=f"rdma-handshake-{tcp.peer}")
         self._handshakes[task] = control
@@ -451,9 +453,9 @@ class RdmaListening:
             if not control.is_lost:
                 control.refuse(str(error.strerror))
         except OSError as error:
-            _logger.warning("%s: no RDMA connection can be made: %s", peer, error)
+            _logger.warning("%s: preparing an RDMA connection failed: %s", peer, error)
             if not control.is_lost:
-                control.refuse(f"the server could not make its side: {error.strerror or error}")
+                control.refuse(f"the server could not prepare its side: {error.strerror or error}")
         except asyncio.CancelledError:
             control.abort()
             await pending.abandon()
@@ -474,7 +476,7 @@ class RdmaListening:
         pending.control.send(pending.facts(Kind.WELCOME, facts.token))
         ready = await self._receive_ready(pending)
         if not isinstance(ready, Ready):
-            raise HandshakeError(errno.EPROTO, f"{pending.peer}: RDMA handshake: READY was to come")
+            raise HandshakeError(errno.EPROTO, f"{pending.peer}: RDMA handshake: unexpected message instead of READY")
         pending.check(ready.echo)
         return pending.finish(facts)
 
@@ -482,7 +484,7 @@ class RdmaListening:
         """Wait until another queue pair may be created.
 
         Raises:
-            HandshakeError: the client has gone meanwhile.
+            HandshakeError: the client has gone.
         """
         self._waiting_for_permit += 1
         try:
@@ -510,7 +512,7 @@ class RdmaListening:
             except TimeoutError:
                 if self._waiting_for_permit:
                     raise HandshakeError(
-                        errno.ETIMEDOUT, f"{pending.peer} has not said READY for {share:g} s, and others wait"
+                        errno.ETIMEDOUT, f"{pending.peer} has not sent READY for {share:g} s, and others wait"
                     ) from None
 
     def _hand_over(self, transport: RdmaTransport) -> None:

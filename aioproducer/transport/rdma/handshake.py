@@ -173,10 +173,10 @@ class HandshakeReader:
         if version != PROTOCOL_VERSION and number != Kind.REFUSAL:
             raise self._error(
                 f"it speaks version {version} of the RDMA handshake, this side version {PROTOCOL_VERSION}: "
-                "run versions of aioproducer that go together"
+                "install the same version of aioproducer on both sides"
             )
         if length > _MAX_BODY:
-            raise self._error(f"a message of {length} bytes, where at most {_MAX_BODY} are possible")
+            raise self._error(f"a message of {length} bytes (maximum {_MAX_BODY})")
         if len(data) < _FRAME.size + length:
             return None
         body = bytes(data[_FRAME.size : _FRAME.size + length])
@@ -189,7 +189,7 @@ class HandshakeReader:
             return Ready(body)
         if number == Kind.REFUSAL:
             return Refusal(body.decode(errors="replace"))
-        raise self._error(f"a message of the unknown kind {number}")
+        raise self._error(f"a message of unknown kind {number}")
 
     def _facts(self, kind: Kind, body: bytes) -> Facts:
         if len(body) != _FACTS.size:
@@ -208,7 +208,7 @@ class HandshakeReader:
             ("number of controls", controls, MIN_CONTROLS <= controls <= MAX_SLOTS),
         ):
             if not is_valid:
-                raise self._error(f"{kind.name} with the impossible {name} {value}")
+                raise self._error(f"{kind.name} with an invalid {name}: {value}")
         return Facts(
             kind,
             token,
@@ -221,7 +221,7 @@ class HandshakeReader:
         said = data[:16]
         if len(data) >= 2 and data[0] in _TLS_RECORD_TYPES and data[1] == 3:
             what = "it speaks TLS"
-            hint = "this port takes RDMA clients only" if self._accepting else "RDMA needs a listener of its own"
+            hint = "this port takes RDMA clients only" if self._accepting else "RDMA needs a separate listener"
         elif self._accepting and _is_kafka_request(data):
             what = "a Kafka client that speaks plain TCP"
             hint = "this port takes RDMA clients only: give it the port of a TCP listener"

@@ -53,7 +53,7 @@ _RECEIVE_BIT = 1 << 63
 # Linux 5.14; not in the mmap module of every supported Python.
 _MADV_POPULATE_WRITE = 23
 
-# A device or completion channel that another thread opens meanwhile would be mistaken for the one pyverbs has opened.
+# A device or completion channel that another thread opens at that time would be mistaken for pyverbs' own.
 _opening = threading.Lock()
 
 
@@ -119,7 +119,7 @@ class PyverbsLayer:
             ) from error
         if not names:
             raise RdmaUnavailableError(
-                "there is no RDMA device: load the driver of the card, or have one made of software "
+                "there is no RDMA device: load the driver of the card, or create a software device "
                 "(modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0)"
             )
         return names
@@ -176,7 +176,7 @@ class PyverbsDevice:
             return
         if self._children:
             kinds = sorted(type(child).__name__.removeprefix("Pyverbs") for child in self._children)
-            raise VerbsError(errno.EBUSY, f"cannot close {self.name}: not closed before it: {', '.join(kinds)}")
+            raise VerbsError(errno.EBUSY, f"cannot close {self.name}: close its {', '.join(kinds)} first")
         with _verb(self._pyverbs, f"cannot close {self.name}"):
             self._domain.close()
             self._context.close()
@@ -365,7 +365,7 @@ class PyverbsQueuePair:
             try:
                 self._queue.req_notify(solicited_only)
             except self._pyverbs.error as error:
-                raise _failed("cannot ask to be notified", error) from error
+                raise _failed("cannot request a notification", error) from error
 
     def clear_events(self) -> None:
         """As ``QueuePair.clear_events``."""
@@ -474,7 +474,7 @@ def _completion_channel(pyverbs: _Pyverbs, context: Any) -> tuple[Any, int]:
         fds = {channel.fd} if before is None else _event_fds() - before
     if len(fds) != 1:
         channel.close()
-        raise VerbsError(errno.EMFILE, f"cannot tell a completion channel's file descriptor: /proc shows {sorted(fds)}")
+        raise VerbsError(errno.EMFILE, f"cannot find a completion channel's file descriptor: /proc shows {sorted(fds)}")
     (fd,) = fds
     os.set_blocking(fd, False)
     return channel, fd

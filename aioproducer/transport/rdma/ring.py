@@ -58,7 +58,7 @@ def decode_immediate(value: int) -> tuple[int, int, int]:
     """
     kind = value >> _KIND_SHIFT
     if kind < 1 or kind > 3:
-        raise RingError(f"a message of the unknown kind {kind}")
+        raise RingError(f"a message of unknown kind {kind}")
     return kind, value >> _DATA_SHIFT & _COUNT_MASK, value & _COUNT_MASK
 
 
@@ -157,7 +157,7 @@ class PeerRing:
         if not data and not controls:
             return
         if data > self._lengths.count:
-            raise RingError(f"credits for {data} messages, of which only {self._lengths.count} were written")
+            raise RingError(f"credits for {data} messages, but only {self._lengths.count} were written")
         if self.free_controls + controls > self._controls:
             raise RingError(f"credits for {controls} control messages, more than were written")
         for _ in range(data):
