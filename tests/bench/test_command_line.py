@@ -49,7 +49,7 @@ def test_a_mistake_on_the_command_line_ends_with_a_hint(capsys) -> None:
     for arguments, hint in (
         (["--scenarios", "nine"], "no such scenario: 'nine'"),
         (["--clients", "nobody"], "no client's name contains 'nobody'"),
-        (["--rounds", "-1"], "--rounds and --records are counts"),
+        (["--rounds", "-1"], "--rounds and --records must be at least 1"),
     ):
         with pytest.raises(SystemExit) as ended:
             main(arguments)

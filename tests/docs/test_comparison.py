@@ -239,7 +239,7 @@ def test_requests_in_flight() -> None:
         with _watched_broker() as (address, proxy):
             asyncio.run(batches(address))
             measured.append(str(proxy.most))
-    assert TABLE["requests under way to a broker, idempotent"] == tuple(measured)
+    assert TABLE["requests in flight to a broker, idempotent"] == tuple(measured)
 
 
 def test_partition_of_a_key() -> None:
