@@ -234,7 +234,7 @@ class Admin(TransactionAdmin, GroupAdmin):
             self._client = make_client(self._config, asyncio.get_running_loop(), self._connector, self.log)
 
     def _start_with(self, make: Callable[[ProducerConfig, Connector], BrokerClient]) -> None:
-        """Start with a client that ``make`` returns: that of a ``Reader``, whose fetches use the same metadata."""
+        """Start with a client that ``make`` returns: that of a ``Reader`` is also used by its fetches."""
         self._client = make(self._config, self._connector)
 
     async def close(self) -> None:

@@ -28,9 +28,9 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("--quick", action="store_true", help="one short round: a check of the bench, not a measurement")
     found.add_argument(
-        "--scenarios", default="", metavar="NAME,...", help="scenarios whose names begin like this; default: all"
+        "--scenarios", default="", metavar="NAME,...", help="scenarios with names that begin like this; default: all"
     )
-    found.add_argument("--clients", default="", metavar="NAME,...", help="clients whose names contain one of these")
+    found.add_argument("--clients", default="", metavar="NAME,...", help="clients with one of these in their names")
     found.add_argument("--rounds", type=int, default=0, help="runs of each client (5; 1 with --quick)")
     found.add_argument("--records", type=int, default=0, help="records of each run that measures throughput")
     found.add_argument(

@@ -187,7 +187,7 @@ async def measure_crowd(job: Job, one: Callable[[int], Awaitable[object]], **mor
 def in_transactions(job: Job, watch: Stopwatch, **more: Any) -> Measurement:
     """Return the measurements of the job's transactions, which ran after those of the warm-up.
 
-    All records of a transaction have one partition, whose log has a marker for each transaction.
+    All records of a transaction have one partition; its log has a marker for each transaction.
     """
     transactions = job.shares(job.records) * job.coroutines
     total = transactions + job.shares(job.warm_up) * job.coroutines

@@ -159,7 +159,7 @@ async def dressed(job: Job) -> Measurement:
     return await _serialized(job, job.messages, value_serializer=str.encode)
 
 
-# The interceptors whose instructions `bench.instructions` counts.
+# The interceptors that `bench.instructions` measures.
 PLUGINS = {
     "on_send returns": "Returning",
     "on_send replaces": "Appending",

@@ -1,4 +1,4 @@
-"""Records at scheduled times: an open loop, whose next record does not wait for the outcome of the one before.
+"""Records at scheduled times: an open loop, in which no record waits for the outcome of an earlier one.
 
 Latency counts from the scheduled time. A pause of 50 ms delays all records scheduled in it, and each of them counts
 (otherwise: coordinated omission). A timer of the kernel (`timerfd`) wakes every client at the scheduled times. asyncio,

@@ -70,7 +70,7 @@ class _TimedSocket(socket.socket):
 
 
 class TimedConnector(StreamConnector):
-    """TCP whose ``send``, ``sendmsg`` and ``recv_into`` are timed."""
+    """TCP with timed ``send``, ``sendmsg`` and ``recv_into``."""
 
     def __init__(self, layer: Layer) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class TimedConnector(StreamConnector):
 
 
 class TimedVerbs:
-    """``verbs`` whose calls that do not block are timed; a ``Verbs``."""
+    """``verbs`` with timed calls, except for those that block; a ``Verbs``."""
 
     def __init__(self, verbs: Verbs, layer: Layer) -> None:
         self._verbs = verbs

@@ -466,7 +466,7 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 
 def select(names: str, quick: bool) -> list[Scenario]:
-    """Return the scenarios whose names begin with one of ``names`` (separated by commas); all if it is empty.
+    """Return the scenarios with names that begin with one of ``names`` (separated by commas); all if it is empty.
 
     Numbers match as a whole: "1" selects "1a" but not "10-paced".
 
@@ -488,7 +488,7 @@ def _begins(whole: str, beginning: str) -> bool:
 
 
 def rows(scenario: Scenario, clients: str) -> list[Row]:
-    """Return the rows whose labels contain one of ``clients`` (separated by commas); all if it is empty."""
+    """Return the rows with labels that contain one of ``clients`` (separated by commas); all if it is empty."""
     wanted = [name.strip() for name in clients.split(",") if name.strip()]
     return [row for row in scenario.rows if not wanted or any(name in row.label for name in wanted)]
 

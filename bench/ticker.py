@@ -89,7 +89,7 @@ class Callbacks:
         asyncio.Handle._run = self._run  # type: ignore[method-assign]
 
     def summary(self, ours_begin: str, callers: str = "") -> Measurement:
-        """Return figures in microseconds of the callbacks whose names begin with the given prefix.
+        """Return figures in microseconds of the callbacks with names that begin with the given prefix.
 
         ``callers`` names the caller's task: its steps contain its own work and that of ``send``.
         """

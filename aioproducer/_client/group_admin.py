@@ -184,7 +184,7 @@ class _Outcomes(Generic[K, V]):
         return [each for each in self._items if each not in self.results and each not in self._failures]
 
     def fail(self, items: Iterable[K], error: KafkaError) -> None:
-        """Record an error; an item whose error is retriable stays pending."""
+        """Record an error; an item with a retriable error stays pending."""
         for item in items:
             (self._retried if error.retriable else self._failures)[item] = error
 
@@ -269,7 +269,7 @@ class GroupAdmin(AdminCalls):
             await client.renew_metadata(timeout)
             brokers = [node_id for node_id in client.metadata.nodes if node_id >= 0]
             await run_all([list_of(node_id, timeout) for node_id in brokers if node_id not in found])
-            # A group whose coordinator moves may be listed twice, or by none: the last one counts.
+            # A group may be listed twice, or by none, while its coordinator moves: the last one counts.
             by_id = {each.group_id: each for node_id in brokers for each in found[node_id]}
             return [by_id[group_id] for group_id in sorted(by_id)]
 

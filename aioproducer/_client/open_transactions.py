@@ -69,7 +69,7 @@ class AcknowledgedRecords:
         """Return the facts of each partition.
 
         Raises:
-            TransactionAbortableError: a broker acknowledged a duplicate whose offset it has forgotten.
+            TransactionAbortableError: a broker acknowledged a duplicate without its offset, which it has forgotten.
         """
         if self._without_offset:
             where = min(self._without_offset)

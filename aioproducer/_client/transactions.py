@@ -419,7 +419,7 @@ class Transactions:
             self.current.set_outcome(error)
 
     async def wait_closed(self) -> None:
-        """Wait for the tasks of calls whose callers are gone; every record has its outcome."""
+        """Wait for the tasks of calls without callers; every record has its outcome."""
         tasks = [*self._aborts] if self._ending is None else [*self._aborts, self._ending]
         if tasks:
             await asyncio.wait(tasks)

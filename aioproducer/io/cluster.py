@@ -286,7 +286,7 @@ class Cluster:
     def send_internal(self, now: float) -> bool:
         """Send the internal request that has been due longest and has a node with a slot; return whether one was sent.
 
-        A request whose node cannot be reached does not hold up those of other kinds.
+        A request to an unreachable node does not delay those of other kinds.
         """
         due = self._due(now)
         if _METADATA in due:

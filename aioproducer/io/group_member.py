@@ -44,7 +44,7 @@ class CoordinatorClient(BrokerClient):
         random: Random,
     ) -> None:
         super().__init__(loop, metadata, connector, settings, random=random)
-        # Nodes whose connection is about to end.
+        # Nodes with a connection that is about to end.
         self._ending: set[int] = set()
 
     async def exchange(self, request: GroupRequest) -> Response:

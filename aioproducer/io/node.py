@@ -577,7 +577,7 @@ class NodeConnection:
         )
 
     def _proceed(self, buffers: Sequence[Buffer], now: float) -> None:
-        """Write the buffers of an authentication whose step has run in a thread, or that begins."""
+        """Write the buffers of an authentication that begins, or after its step has run in a thread."""
         connection, transport = self._connection, self._transport
         if connection is None or transport is None or self.state not in (CONNECTED, DRAINING):
             # The connection is ending.

@@ -32,7 +32,7 @@ _NO_HEADERS: tuple[HeaderPair, ...] = ()
 
 
 class OutcomeReporter:
-    """Batches and waiting records whose outcomes are still to be reported, in the order in which they ended.
+    """Batches and waiting records with outcomes that are still to be reported, in the order of their ends.
 
     ``add`` is called before the waiters of a batch wake: a coroutine that awaited a record usually resumes after the
     interceptors have seen the record's outcome. A batch too large for one slice may resume its awaiters earlier.

@@ -48,7 +48,10 @@ class TestStrangersAtAListener:
             (b"\x16\x03\x01\x02\x00\x01", "it speaks TLS"),
             (bytes(1000), "it said b'"),
             (encode(Ready(b"t" * 16)), "unexpected message instead of HELLO"),
-            (encode(Facts(Kind.WELCOME, b"t" * 16, b"u" * 16, QUEUE_PAIR, RING)), "unexpected message instead of HELLO"),
+            (
+                encode(Facts(Kind.WELCOME, b"t" * 16, b"u" * 16, QUEUE_PAIR, RING)),
+                "unexpected message instead of HELLO",
+            ),
             (encode(HELLO)[:8] + struct.pack(">H", 2) + encode(HELLO)[10:], "it speaks version 2"),
         ],
     )

@@ -79,7 +79,7 @@ class RecordAccumulator(BatchFinisher):
         wake: called when something is ready or a deadline has come nearer; cheap, and may be called often.
         choose_partition: a user's partitioner, or ``None`` for Kafka's own rule.
         rack_of: see ``Topics``.
-        on_outcome: called with each batch, and each waiting record, whose outcome is known; ``None`` costs nothing.
+        on_outcome: called with each batch, and each waiting record, once its outcome is known; ``None`` costs nothing.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class RecordAccumulator(BatchFinisher):
             self.end_append()
 
     def begin_append(self) -> bool:
-        """Begin an append; return False if one is in progress, whose user code may send. ``end_append`` ends it."""
+        """Begin an append; return False during another one, as its user code may send. ``end_append`` ends it."""
         if self._appending:
             return False
         self._appending = True

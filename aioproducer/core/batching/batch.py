@@ -618,7 +618,7 @@ class ProducerBatch(DeliveryGroup):
     def append_at(
         self, key: Any, key_size: int, value: Any, value_size: int, headers_size: int, timestamp_ms: int
     ) -> int:
-        """Append a record whose key and value are given by address; a size of -1 is null.
+        """Append a record with key and value given by address; a size of -1 is null.
 
         ``headers_size`` is 1 without headers: their count takes a byte. The caller writes headers before ``position``.
         """

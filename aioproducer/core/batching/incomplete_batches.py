@@ -61,7 +61,7 @@ class IncompleteBatches:
         self.count -= 1
 
     def finish(self, batch: ProducerBatch) -> None:
-        """Remove a batch that has its outcome, and the split batch whose last part it is."""
+        """Remove a batch that has its outcome, and its split batch if this is the last part."""
         part: ProducerBatch | None = batch
         while part is not None and part.is_finished():
             parent = part.parent

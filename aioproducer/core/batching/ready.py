@@ -211,7 +211,7 @@ class ReadyPartitions:
         self.wake()
 
     def batch_withdrawn(self, queue: PartitionQueue) -> None:
-        """Let a partition be idle whose oldest batch was taken out, if it has no other one to send."""
+        """Let a partition be idle after the removal of its oldest batch, if it has no other one to send."""
         if queue.state in (_READY, _LEADERLESS):
             head = queue.batches[0].state if queue.batches else None
             if head != _DUE and head != _CLOSED:

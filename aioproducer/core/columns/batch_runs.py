@@ -69,7 +69,7 @@ class BatchRuns:
         return count
 
     def first(self) -> ProducerBatch | None:
-        """Return the batch whose records have waited longest."""
+        """Return the batch with the records that have waited longest."""
         return next(iter(self._runs), None)
 
     def batch_to_await(self, limit: int) -> ProducerBatch | None:

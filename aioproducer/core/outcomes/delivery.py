@@ -61,7 +61,7 @@ class OwnCallback:
         self._function(delivery)
 
 
-# Called with a group whose records have their outcomes now, before any of their waiters runs.
+# Called with a group when its records have their outcomes, before any of their waiters runs.
 OnOutcome = Callable[["DeliveryGroup"], None]
 
 # One callback of the loop resumes at most this many awaiting tasks.

@@ -629,7 +629,7 @@ class TransactionManager(TransactionPartitions):
         request.result.end(error.fresh())
 
     def outcome_unknown(self, cause: KafkaError | None) -> TransactionOutcomeUnknownError:
-        """Return the error of a commit that was sent, and whose outcome this producer cannot find out."""
+        """Return the error of a commit that was sent, if this producer cannot find out its outcome."""
         because = "" if cause is None else f" ({cause})"
         error = TransactionOutcomeUnknownError(
             f"The outcome of a commit is unknown{because}: {self.identity()}. Read the transaction's partitions with "

@@ -18,7 +18,7 @@ from aioproducer.core.transactions.requests import (
 class RequestQueue:
     """One request is in flight; the others wait: the lowest priority number first, then the order of the calls.
 
-    A request whose coordinator is unknown waits for its lookup, which is a request as well.
+    A request with an unknown coordinator waits for its lookup, which is a request as well.
 
     Args:
         backoff: the waits between attempts of a request.
@@ -100,7 +100,7 @@ class RequestQueue:
         known = self.coordinators.get(request.coordinator)
         if known is not None and known[0] == request.key:
             return False
-        # The lookup is on behalf of the request, whose backoff it observes.
+        # The lookup is on behalf of the request, and observes its backoff.
         self._add_lookup(request, request.retry_at)
         request.retry_at = float("-inf")
         return True

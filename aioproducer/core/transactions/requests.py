@@ -110,7 +110,7 @@ class TransactionalRequest:
     """A request that waits to be sent, is in flight or waits for its retry.
 
     Args:
-        key: the transactional id, or the group, whose coordinator it goes to.
+        key: the transactional id or group; its coordinator receives the request.
         coordinator: the kind of that coordinator. FindCoordinator asks for it, and goes to any node.
         version: the generation of the transaction protocol, 1 or 2.
         build: returns the message.

@@ -205,5 +205,5 @@ class PendingRecords:
         return True
 
     def expired(self, now: float, limit: int | None = None) -> list[PendingRecord]:
-        """Return the records whose deadline has passed, oldest first, at most ``limit``; they stay."""
+        """Return the records with an expired deadline, oldest first, at most ``limit``; they stay."""
         return list(islice(takewhile(lambda pending: pending.deadline <= now, self.records), limit))
