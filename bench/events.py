@@ -140,5 +140,5 @@ def chunks(size: int, records: int) -> Iterator[Sequence[EventMessage]]:
 
 def _made(make: Callable[[int, _Values], dict[str, Any]], values: _Values) -> Iterator[EventMessage]:
     for number in count():
-        place = number % _VARIANTS
-        yield make(number, values), values.keys[place], [("traceparent", values.traces[place]), _CONTENT_TYPE]
+        index = number % _VARIANTS
+        yield make(number, values), values.keys[index], [("traceparent", values.traces[index]), _CONTENT_TYPE]

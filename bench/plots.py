@@ -92,10 +92,10 @@ def draw(outcome: Outcome, surroundings: dict[str, Any], folder: Path) -> Path |
                 panel.set_xlim(least / 3, most * 12)
             else:
                 panel.set_xlim(0, most * 1.3 or 1)
-            for place, one in enumerate(found):
+            for row, one in enumerate(found):
                 if one:
                     at = one[2] * 1.15 if scenario.logarithmic else one[2] + most * 0.02
-                    panel.text(at, place, f"{one[0]:{metric.form}}", va="center", fontsize=8.5)
+                    panel.text(at, row, f"{one[0]:{metric.form}}", va="center", fontsize=8.5)
             panel.set_title(metric.title, fontsize=10)
             panel.spines[["top", "right"]].set_visible(False)
             panel.tick_params(axis="x", labelsize=8)

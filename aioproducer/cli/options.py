@@ -161,13 +161,13 @@ def secret_values(secrets: Sequence[str], names: Mapping[str, str]) -> dict[str,
     for secret in secrets:
         name, _, source = secret.partition("=")
         name = names.get(name.strip(), name.strip())
-        kind, colon, place = source.partition(":")
-        if not (name and colon and place and kind in ("env", "file")):
+        kind, colon, location = source.partition(":")
+        if not (name and colon and location and kind in ("env", "file")):
             shown = f" for {name}" if source else ""
             raise CommandUsageError(f"--secret takes NAME=env:VARIABLE or NAME=file:PATH{shown}, not the value itself")
         if name in found:
             raise CommandUsageError(f"--secret {name} is given twice: remove one of them")
-        found[name] = _environment_value(name, place) if kind == "env" else _file_value(name, place)
+        found[name] = _environment_value(name, location) if kind == "env" else _file_value(name, location)
     return found
 
 

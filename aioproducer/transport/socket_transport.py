@@ -3,8 +3,8 @@
 asyncio's transports are not used because they do not specify when memory that was given to them is free again. On
 CPython 3.11 ``writelines`` joins its arguments first, which copies every byte. Later versions keep the pieces, but some
 releases do not pause the writer. uvloop keeps references and reads the memory when the socket has room, so it sends
-what the memory holds *then*, without a notification. Here ``sendmsg`` moves every byte from the caller's buffers into
-the kernel without a copy on the way, and it is known exactly when a buffer is read for the last time.
+what the memory holds *then*, without a notification. Here ``sendmsg`` copies every byte from the caller's buffers
+directly into the kernel. It is therefore known exactly when a buffer is read for the last time.
 
 One callback of the loop does a bounded amount of work: one ``recv``, one ``sendmsg``, a few pieces to encrypt.
 

@@ -1,8 +1,8 @@
 """Compiled. Whether the peer answers what is sent.
 
 If it does, lent memory comes back with the answer, and nothing else needs to wake the loop for it. A timer detects that
-answers are missing or slow. While answers arrive, the timer is long: if the loop waits for less than the system's tick,
-the processor's timer is set and reset each time, which costs more than the wake-up in a virtual machine.
+answers are missing or slow. While answers arrive, the timer is long. If the loop waits for less than the system's tick,
+the processor's timer is set and reset each time. In a virtual machine this costs more than the wake-up.
 """
 
 from __future__ import annotations
