@@ -50,6 +50,7 @@ PROPERTIES = {
     "transaction.state.log.min.isr": "1",
     "default.replication.factor": "1",
     "log.retention.ms": "-1",
+    "log.cleaner.enable": "false",
     "auto.create.topics.enable": "true",
 }
 RACK = "east"
@@ -66,8 +67,13 @@ DIFFERENT: Mapping[str, tuple[set[str], str]] = {
 }
 
 
-# Kafka accepts it, and then cannot determine a topic's flush.ms.
-REFUSED_HERE = {("log.flush.interval.ms", "-9")}
+REFUSED_HERE = {
+    # Kafka accepts it, and then cannot determine a topic's flush.ms.
+    ("log.flush.interval.ms", "-9"),
+    # Kafka accepts them, and then its cleaner cleans nothing.
+    ("log.cleaner.io.buffer.load.factor", "-9"),
+    ("log.cleaner.io.buffer.load.factor", "0"),
+}
 
 
 class Client:
@@ -247,7 +253,7 @@ async def test_a_topics_values_are_accepted_and_refused_as_by_kafka(one_node: Ka
 
 async def test_a_brokers_values_are_accepted_and_refused_as_by_kafka(one_node: KafkaCluster) -> None:
     # If Kafka refuses only the combination of values, its text names variables of its code.
-    together = {"log.retention.ms", "log.roll.ms", "log.roll.jitter.ms"}
+    together = {"log.retention.ms", "log.roll.ms", "log.roll.jitter.ms", "log.cleaner.dedupe.buffer.size"}
     lists = {name for name, key in SERVER_CONFIG_DEF.keys.items() if key.type is Type.LIST}
     different = []
     async with both(one_node) as (ours, theirs):

@@ -1,7 +1,6 @@
 """The controller's decisions as data: written to the journal, read back from it, and applied to the image.
 
-While the cluster runs the image is changed by these alone, so that what is replayed from the journal after a restart is
-what was there before.
+Nothing else changes the image while the cluster runs. Therefore a restart that replays the journal gets the same image.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from aioproducer.broker.image import BrokerRegistration, ClusterImage, Partition
 
 @dataclass(frozen=True, slots=True)
 class ProducerIds:
-    """A block of producer ids was taken; the next one begins here."""
+    """A block of producer ids was allocated; the next block begins here."""
 
     next_producer_id: int
 
@@ -62,7 +61,7 @@ Change = (
     | ProducerIds
     | Features
 )
-"""What an event consists of. A ``TopicState`` is a new topic, a ``PartitionState`` one that is new or different."""
+"""A part of an event. A ``TopicState`` is a new topic, a ``PartitionState`` a new or changed partition."""
 
 
 class _PartitionLine(TypedDict):
@@ -76,7 +75,7 @@ class _PartitionLine(TypedDict):
 
 
 class ChangeLine(TypedDict, total=False):
-    """A change as JSON: one key says what kind, the others hold its values."""
+    """A change as JSON: one key determines its kind, the others hold its values."""
 
     topic: str
     topic_id: str
@@ -92,8 +91,8 @@ class ChangeLine(TypedDict, total=False):
 
 
 @dataclass(slots=True)
-class Told:
-    """What nodes are told of an event."""
+class Notification:
+    """The part of an event that nodes must follow."""
 
     changed: list[PartitionState] = field(default_factory=list)
     removed: list[PartitionState] = field(default_factory=list)
@@ -127,7 +126,7 @@ def _partition_line(state: PartitionState) -> _PartitionLine:
 
 
 def to_json(change: Change) -> ChangeLine:
-    """``change`` as the journal holds it."""
+    """Return ``change`` in the form of the journal."""
     match change:
         case PartitionState():
             return {"topic": change.topic, "topic_id": _text(change.topic_id), "changed": _partition_line(change)}
@@ -153,10 +152,10 @@ def to_json(change: Change) -> ChangeLine:
 
 
 def from_json(line: ChangeLine) -> Change:
-    """The change that ``to_json`` made ``line`` of.
+    """Return the change that ``to_json`` encoded as ``line``.
 
     Raises:
-        KeyError, TypeError, ValueError: it made it of none.
+        KeyError, TypeError, ValueError: ``line`` is not the form of a change.
     """
     if "changed" in line:
         return PartitionState(line["topic"], _topic_id(line["topic_id"]), **line["changed"])
@@ -177,57 +176,60 @@ def from_json(line: ChangeLine) -> Change:
     return TopicConfigs(_topic_id(line["topic_id"]), line["configs"])
 
 
-def apply(image: ClusterImage, changes: Iterable[Change]) -> Told:
-    """Make ``changes`` true in ``image``; returns what nodes must hear of them.
+def apply(image: ClusterImage, changes: Iterable[Change]) -> Notification:
+    """Apply ``changes`` to ``image``; return the notification for the nodes.
 
     Raises:
-        KafkaError: a change concerns a topic that is not there.
+        KafkaError: a change names a topic that does not exist.
     """
-    told = Told()
+    notification = Notification()
     for change in changes:
         match change:
             case PartitionState():
                 partitions = image.topic_by_id(change.topic_id).partitions
                 partitions[change.index : change.index + 1] = [change]
-                told.changed.append(change)
+                notification.changed.append(change)
             case TopicState():
                 image.topics[change.name] = change
                 image.topics_by_id[change.topic_id] = change
-                told.changed += change.partitions
+                notification.changed += change.partitions
             case BrokerRegistration():
                 image.nodes[change.node_id] = change
                 _choose_controller(image)
             case TopicConfigs():
                 topic = image.topic_by_id(change.topic_id)
                 topic.configs = change.configs
-                told.topic_configs.append(topic.name)
+                notification.topic_configs.append(topic.name)
             case TopicRemoval():
                 topic = image.topics_by_id.pop(change.topic_id)
                 del image.topics[topic.name]
-                told.removed += topic.partitions
+                notification.removed += topic.partitions
             case NodeConfigs():
                 image.node_configs[change.node] = change.configs
-                told.node_configs = True
+                notification.node_configs = True
             case ProducerIds():
                 image.next_producer_id = change.next_producer_id
             case Features():
                 image.features = change.levels
                 image.features_epoch = change.epoch
-    return told
+    return notification
 
 
 def _choose_controller(image: ClusterImage) -> None:
-    """The controller is in no node; clients are told one that is there: the same as long as it is alive."""
+    """Choose the node that clients see as the controller. The node stays the same as long as it is alive.
+
+    The real controller is an object outside of all nodes.
+    """
     if not image.is_alive(image.controller_id):
         image.controller_id = min((node.node_id for node in image.alive_nodes()), default=-1)
 
 
 def snapshot(image: ClusterImage) -> list[Change]:
-    """The changes that make an empty image equal to this one."""
+    """Return the changes that make an empty image equal to ``image``."""
     changes: list[Change] = [ProducerIds(image.next_producer_id)]
     if image.features:
         changes.append(Features(image.features, image.features_epoch))
-    # The node that clients know as the controller comes first, so that it is chosen again.
+    # The node that clients see as the controller comes first, so that it is chosen again.
     nodes = sorted(image.nodes.values(), key=lambda node: (node.node_id != image.controller_id, node.node_id))
     changes += nodes
     changes += [NodeConfigs(node, configs) for node, configs in image.node_configs.items()]

@@ -1,9 +1,9 @@
-"""Who decides for the whole cluster: one queue of events, no waiting, no threads.
+"""The decisions for the whole cluster: one queue of events, no waiting, no threads.
 
-An event is decided from the image alone and calls nobody while it is, so events never overlap. Its changes are written
-to the journal, then become true in the image, then every node that is attached is told. Whoever is told may raise the
-next event: that one is decided at once, and its telling waits until all have heard the one before, so that all nodes
-hear all events in the same order.
+An event is decided from the image alone and calls no listener meanwhile, so events never overlap. Its changes are
+written to the journal, then applied to the image, then every attached node is notified. A notified node may cause the
+next event. That event is decided at once, but its notifications wait until all nodes have those of the event before.
+Therefore all nodes receive all events in the same order.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from aioproducer.broker.controller.changes import (
     Change,
     Features,
     NodeConfigs,
+    Notification,
     ProducerIds,
-    Told,
     TopicConfigs,
     TopicRemoval,
     apply,
@@ -61,15 +61,15 @@ from aioproducer.errors import (
 logger = logging.getLogger(__name__)
 
 PRODUCER_ID_BLOCK = 1000
-"""Producer ids are written down this many at a time, as Kafka does (ProducerIdsBlock)."""
+"""Number of producer ids that one journal entry allocates (Kafka's ProducerIdsBlock)."""
 
 MAX_CHANGES = 10_000
-"""Of one event (Kafka's MAX_RECORDS_PER_USER_OP): a topic, its configurations and its partitions."""
+"""Maximum changes of one event (Kafka's MAX_RECORDS_PER_USER_OP): a topic, its configurations and its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A topic to be made. -1 stands for the cluster's default, and is required beside ``assignments``."""
+    """A topic to create. -1 stands for the cluster's default, and is required beside ``assignments``."""
 
     name: str
     num_partitions: int = -1
@@ -83,33 +83,36 @@ class Listener(Protocol):
     """A node, as the controller sees it."""
 
     def apply(self, changed: list[PartitionState], removed: list[PartitionState]) -> None:
-        """These partitions are new or different, those are deleted."""
+        """Follow an event: partitions that are new or changed, and partitions that are deleted."""
 
     def configs_changed(self, topics: Sequence[str] | None) -> None:
-        """Configurations of these topics have changed; ``None``: those of nodes have, which concerns every topic."""
+        """Reload the configurations of ``topics``; ``None`` if those of nodes changed, which affects every topic."""
 
 
 class Controller:
-    """Changes the image, and says so. Every method may raise ``KafkaStorageError``: the journal cannot be written."""
+    """Changes the image and notifies the nodes.
+
+    Every method that changes something may raise ``KafkaStorageError``: the journal cannot be written.
+    """
 
     def __init__(self, image: ClusterImage, journal: Journal, config: BrokerConfig) -> None:
-        """``config``: the cluster's own, from which its defaults for topics come."""
+        """``config``: the configuration of the whole cluster, with the defaults of topics."""
         self.image = image
         self._static_config = config
         self._configure()
         self._journal = journal
         self._listeners: list[Listener] = []
-        self._untold: deque[tuple[list[Listener], Told]] = deque()
-        self._telling = False
+        self._pending_notifications: deque[tuple[list[Listener], Notification]] = deque()
+        self._is_notifying = False
         self._placed = len(image.partitions())
         self._next_producer_id = image.next_producer_id
 
     # Life
 
     def begin(self, num_nodes: int, features: Mapping[str, int] | None = None) -> None:
-        """After the image was loaded: nodes 1 to ``num_nodes`` are going to be there, and none of them is yet.
+        """Begin with the loaded image and nodes 1 to ``num_nodes``, none of which runs yet.
 
-        Partitions have no leader until their nodes come. Features keep the levels that the image has, or get those in
+        Partitions have no leader until their nodes register. Features keep the levels of the image, or get those in
         ``features``; a feature without a level gets its highest. The journal is compacted.
 
         Raises:
@@ -156,25 +159,25 @@ class Controller:
         return [] if levels == self.image.features else [Features(levels, self.image.features_epoch + 1)]
 
     def attach(self, listener: Listener) -> None:
-        """Tell ``listener`` of every event that comes after."""
+        """Notify ``listener`` of every later event."""
         self._listeners.append(listener)
 
     def detach(self, listener: Listener) -> None:
-        """Tell it no more, not even of what others have still to hear."""
+        """Notify ``listener`` no longer, also not of events whose notifications are pending."""
         if listener in self._listeners:
             self._listeners.remove(listener)
 
     def _configure(self) -> None:
-        """What is configured for the whole cluster, as it was given and as it was altered since."""
+        """Compute the configuration of the whole cluster: the given one with the later alterations."""
         self.config = self._static_config.with_dynamic(self.image.node_configs.get(CLUSTER_DEFAULT, {}), {})
 
     # Nodes
 
     def register(self, *nodes: BrokerRegistration) -> None:
-        """These nodes are in service (their ``is_alive``, ``is_stopping`` and ``epoch`` are decided here).
+        """Put nodes into service; ``is_alive``, ``is_stopping`` and ``epoch`` are set here.
 
-        Partitions without a leader get one where a node of their ISR is among them: all at once, so that a cluster that
-        starts again has the leaders that it had.
+        A partition without a leader gets one if a node of its ISR is among them. All nodes are registered at once, so
+        that a restarted cluster has the same leaders as before.
         """
         epoch = max((node.epoch for node in self.image.nodes.values()), default=-1)
         registered = [
@@ -186,9 +189,9 @@ class Controller:
         self._commit([*registered, *self._elections(leaderless, eligible)])
 
     def begin_shutdown(self, *node_ids: int) -> None:
-        """These nodes are about to stop: others lead what they lead, and they leave the ISRs (KIP-841).
+        """Prepare nodes for their shutdown: their partitions get other leaders, and they leave the ISRs (KIP-841).
 
-        They stay alive, so that clients that come to them hear where the leaders are.
+        They stay alive, so that they can answer clients with the new leaders.
 
         Raises:
             BrokerIdNotRegisteredError: a node is unknown.
@@ -196,9 +199,10 @@ class Controller:
         self._remove(node_ids, {"is_stopping": True})
 
     def fence(self, *node_ids: int) -> None:
-        """These nodes have died, or have stopped: others lead what they led.
+        """Remove dead or stopped nodes from service: their partitions get other leaders.
 
-        Where all of an ISR is lost at once it stays as it is; where nodes die one after the other the last one stays.
+        An ISR never becomes empty. If all of its nodes are lost at once, it stays as it is; if they die one after the
+        other, the last one stays in it.
 
         Raises:
             BrokerIdNotRegisteredError: a node is unknown.
@@ -247,7 +251,7 @@ class Controller:
     # Topics
 
     def create_topic(self, spec: TopicSpec, *, validate_only: bool = False) -> TopicState:
-        """Make a topic; with ``validate_only`` only say what it would be.
+        """Create a topic; with ``validate_only`` only return what would be created.
 
         Raises:
             InvalidTopicError, TopicExistsError, InvalidConfigurationError, InvalidRequestError,
@@ -312,10 +316,10 @@ class Controller:
         )
 
     def delete_topic(self, name: str) -> TopicState:
-        """Delete a topic; returns what it was.
+        """Delete a topic and return its last state.
 
         Raises:
-            UnknownTopicOrPartitionError: there is none of that name.
+            UnknownTopicOrPartitionError: no topic has that name.
         """
         topic = self.image.topic(name)
         self._commit([TopicRemoval(topic.topic_id)])
@@ -329,7 +333,7 @@ class Controller:
         *,
         validate_only: bool = False,
     ) -> list[PartitionState]:
-        """Give a topic more partitions, ``total`` in all; returns the new ones.
+        """Add partitions to a topic until it has ``total``; return the new ones.
 
         Raises:
             UnknownTopicOrPartitionError, InvalidPartitionsError, InvalidReplicaAssignmentError,
@@ -368,7 +372,7 @@ class Controller:
     def alter_topic_configs(
         self, name: str, configs: Mapping[str, str | None], *, validate_only: bool = False
     ) -> TopicState:
-        """Set some of a topic's configurations; ``None`` takes one away. The whole that results is checked.
+        """Set some of a topic's configurations; ``None`` removes one. All resulting configurations are checked.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such topic.
@@ -385,7 +389,7 @@ class Controller:
     def alter_node_configs(
         self, node_id: int | None, configs: Mapping[str, str | None], *, validate_only: bool = False
     ) -> None:
-        """Set some of a node's configurations, or (``None``) of those that all nodes have; ``None`` takes one away.
+        """Set some configurations of a node (of all nodes for ``None``); a value of ``None`` removes one.
 
         Raises:
             InvalidConfigurationError: a key or value is wrong.
@@ -403,14 +407,14 @@ class Controller:
             self._elect_leaderless(self.image.partitions())
 
     def _elect_leaderless(self, partitions: Iterable[PartitionState]) -> None:
-        """What was set may allow a leader where there was none (unclean.leader.election.enable)."""
+        """Elect leaders that new configurations allow (unclean.leader.election.enable)."""
         leaderless = [partition for partition in partitions if partition.leader == NO_LEADER]
         self._commit(self._elections(leaderless, self.image.eligible_nodes()))
 
     # Producers
 
     def allocate_producer_id(self) -> int:
-        """A producer id that nobody ever had: after a crash the rest of a block is left out."""
+        """Return an unused producer id. After a crash the rest of a block is skipped."""
         if self._next_producer_id == self.image.next_producer_id:
             self._commit([ProducerIds(self._next_producer_id + PRODUCER_ID_BLOCK)])
         producer_id = self._next_producer_id
@@ -428,14 +432,15 @@ class Controller:
         partition_epoch: int,
         new_isr: Sequence[int],
     ) -> PartitionState:
-        """The leader ``node_id`` says who is in sync with it (KIP-497); returns what is true after that.
+        """Set the ISR that the leader ``node_id`` proposes (KIP-497); return the resulting state.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such partition.
-            NotControllerError: an epoch is one that this controller has not come to.
-            FencedLeaderEpochError: the leader epoch is over.
-            InvalidRequestError: the node does not lead the partition, or the ISR is not one that it may have.
-            InvalidUpdateVersionError: the partition has changed since; look and try again.
+            NotControllerError: an epoch is newer than the controller's.
+            FencedLeaderEpochError: the leader epoch is older than the current one.
+            InvalidRequestError: the node does not lead the partition, or the ISR contains nodes without a replica,
+                nodes twice, or not the leader.
+            InvalidUpdateVersionError: the partition has changed since; read its state and try again.
             IneligibleReplicaError: a member of the ISR is not in service (KIP-841).
         """
         partition = self.image.partition(topic, index)
@@ -443,7 +448,7 @@ class Controller:
         if leader_epoch > partition.leader_epoch or partition_epoch > partition.partition_epoch:
             raise NotControllerError(
                 f"{name} is at leader epoch {partition.leader_epoch} and partition epoch {partition.partition_epoch}; "
-                f"node {node_id} speaks of {leader_epoch} and {partition_epoch}."
+                f"node {node_id} sent {leader_epoch} and {partition_epoch}."
             )
         if leader_epoch < partition.leader_epoch:
             raise FencedLeaderEpochError(f"{name} is at leader epoch {partition.leader_epoch}, not {leader_epoch}.")
@@ -468,13 +473,13 @@ class Controller:
         return changed
 
     def elect_leader(self, topic: str, index: int, node_id: int | None = None) -> PartitionState:
-        """Have ``node_id`` (else: the first replica) lead a partition. The ISR stays as it is.
+        """Make ``node_id`` the leader of a partition, by default its first replica. The ISR stays as it is.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such partition.
             InvalidReplicaAssignmentError: the node has no replica of it.
-            ElectionNotNeededError: it leads already.
-            PreferredLeaderNotAvailableError: it is not in service or not in the ISR, so it may lack records.
+            ElectionNotNeededError: the node is the leader already.
+            PreferredLeaderNotAvailableError: the node is not in service or not in the ISR, so it may lack records.
         """
         partition = self.image.partition(topic, index)
         target = partition.replicas[0] if node_id is None else node_id
@@ -493,7 +498,7 @@ class Controller:
         return changed
 
     def elect_unclean(self, topic: str, index: int) -> PartitionState:
-        """Have any replica in service lead a partition that has no leader, whatever it may lack.
+        """Make any replica in service the leader of a partition without one, even if it lacks records.
 
         Raises:
             UnknownTopicOrPartitionError: there is no such partition.
@@ -515,36 +520,36 @@ class Controller:
         if not changes:
             return
         self._journal.append(changes)
-        told = apply(self.image, changes)
-        if told.node_configs:
+        notification = apply(self.image, changes)
+        if notification.node_configs:
             self._configure()
-        self._untold.append((list(self._listeners), told))
-        if not self._telling:
-            self._telling = True
+        self._pending_notifications.append((list(self._listeners), notification))
+        if not self._is_notifying:
+            self._is_notifying = True
             try:
-                while self._untold:
-                    self._tell(*self._untold.popleft())
+                while self._pending_notifications:
+                    self._notify(*self._pending_notifications.popleft())
             finally:
-                self._telling = False
+                self._is_notifying = False
 
-    def _tell(self, listeners: Iterable[Listener], told: Told) -> None:
+    def _notify(self, listeners: Iterable[Listener], notification: Notification) -> None:
         for listener in listeners:
             if listener not in self._listeners:
                 continue
             try:
-                if told.node_configs:
+                if notification.node_configs:
                     listener.configs_changed(None)
-                elif told.topic_configs:
-                    listener.configs_changed(told.topic_configs)
-                if told.changed or told.removed:
-                    listener.apply(told.changed, told.removed)
+                elif notification.topic_configs:
+                    listener.configs_changed(notification.topic_configs)
+                if notification.changed or notification.removed:
+                    listener.apply(notification.changed, notification.removed)
             except Exception:
-                # One node's trouble (a full disk) is not the others': they must hear of the event all the same.
+                # An error of one node, such as a full disk, must not keep the event from the others.
                 logger.exception("%r could not follow a change of the cluster", listener)
 
 
 def _new_topic_id() -> bytes:
-    """A random UUID of version 4; Kafka's reserved ids (zero and one) are none."""
+    """Return a random UUID of version 4, which is never one of Kafka's reserved ids (zero and one)."""
     topic_id = bytearray(os.urandom(16))
     topic_id[6] = topic_id[6] & 0x0F | 0x40
     topic_id[8] = topic_id[8] & 0x3F | 0x80
@@ -562,6 +567,6 @@ def _check_size(changes: int) -> None:
 
 
 def merged(before: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Configurations after ``changes``, of which ``None`` takes a key away."""
+    """Return configurations with ``changes`` applied; the value ``None`` removes a key."""
     after = {**before, **changes}
     return {key: value for key, value in after.items() if value is not None}

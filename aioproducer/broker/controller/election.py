@@ -1,4 +1,4 @@
-"""Who leads a partition, and who is in sync with it, after something has happened to nodes."""
+"""The leader and the ISR of a partition after nodes have come or gone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from aioproducer.broker.image import NO_LEADER, PartitionState
 
 
 def moved(partition: PartitionState, *, isr: list[int] | None = None, leader: int | None = None) -> PartitionState:
-    """``partition`` with another ISR or leader: the leader epoch tells leaders apart, the partition epoch changes."""
+    """Return ``partition`` with another ISR or leader.
+
+    The partition epoch rises with each change, the leader epoch with each new leader.
+    """
     leader = partition.leader if leader is None else leader
     last_known_leader = NO_LEADER
     if leader == NO_LEADER:
@@ -25,12 +28,14 @@ def moved(partition: PartitionState, *, isr: list[int] | None = None, leader: in
 
 
 def elected(partition: PartitionState, eligible: Collection[int], *, unclean: bool) -> PartitionState:
-    """``partition`` as it must be when only the ``eligible`` nodes are in service; itself where nothing changes.
+    """Return ``partition`` with only the ``eligible`` nodes in service, or the same object if nothing changes.
 
-    Nodes out of service leave the ISR, but the ISR never becomes empty: when all of it is out of service it stays as it
-    is, because what is acknowledged is nowhere else, and there is no leader until one of it comes back; unless
-    ``unclean`` lets the first replica in service lead, whatever it may lack. A leader stays; otherwise the
-    last one that was known (it has what may not be replicated yet) or the first replica of the ISR leads.
+    Nodes out of service leave the ISR, but the ISR never becomes empty. If all of its nodes are out of service, it
+    stays as it is, because no other node has all acknowledged records. The partition then has no leader until one of
+    them returns, unless ``unclean`` allows the first replica in service, which may lack records.
+
+    A leader in service stays. Otherwise the last known leader is preferred, which may have records that are not
+    replicated yet, then the first replica of the ISR.
     """
     isr = [node_id for node_id in partition.isr if node_id in eligible]
     if isr:

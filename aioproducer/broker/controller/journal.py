@@ -1,8 +1,8 @@
-"""The controller's memory: an append-only file of JSON lines, one line an event.
+"""The controller's journal: an append-only file of JSON lines, one line for each event.
 
 A line is ``{"crc":<CRC-32 of the changes' text>,"changes":[...]}``, the first one ``{"version":1,"cluster_id":"..."}``.
-An event is handed to the operating system before anybody is told of it, so that it outlives the process. A last line
-that was only half written is cut; anything else that cannot be read is refused, because later lines build on it.
+An event is handed to the operating system before any node is notified, so that it survives the process. An incomplete
+last line is cut off. Any other line that cannot be read is an error, because later lines depend on it.
 """
 
 from __future__ import annotations
@@ -28,28 +28,27 @@ _COMPACT = (",", ":")
 
 
 class Journal:
-    """Events in, events out."""
+    """Writes events, and builds the image from them at the start."""
 
     def __init__(self, storage: Storage) -> None:
-        """``storage`` is the cluster's folder, which this process alone uses (``Storage.lock``)."""
+        """``storage`` is the cluster's folder, which no other process uses (``Storage.lock``)."""
         self._storage = storage
         self._file: LogFile | None = None
         self._name = f"{storage.description}/{FILE_NAME}"
 
     def load(self, new_cluster_id: str) -> ClusterImage:
-        """The image as of the last event; an empty one of ``new_cluster_id`` where nothing was ever written.
+        """Return the image after the last event; without a journal an empty image with ``new_cluster_id``.
 
         Raises:
             KafkaStorageError: a line other than the last cannot be read.
-            OSError: the file cannot be.
+            OSError: the file cannot be read.
         """
         lines = (self._storage.read(FILE_NAME) or b"").split(b"\n")
-        # Every whole line ends with a newline: what follows the last one is a line whose writer did not get to its end.
+        # Every complete line ends with a newline, so bytes behind the last one are an incomplete line.
         torn = lines.pop()
         if torn:
             logger.warning(
-                "%s ends in %d bytes of an event that was not wholly written; they are cut off. Nobody was told of "
-                "that event.",
+                "%s ends with %d bytes of an incomplete event, which are cut off. No node was notified of that event.",
                 self._name,
                 len(torn),
             )
@@ -68,7 +67,7 @@ class Journal:
         """Write an event.
 
         Raises:
-            KafkaStorageError: it could not be written, and is not there.
+            KafkaStorageError: the event could not be written, and is not in the file.
         """
         try:
             if self._file is None:
@@ -78,17 +77,17 @@ class Journal:
             raise KafkaStorageError(f"The controller's journal cannot be written ({self._name}): {error}") from error
 
     def compact(self, image: ClusterImage) -> None:
-        """Have the journal say how things are instead of how they came about.
+        """Replace all events by those that produce ``image`` directly.
 
         Raises:
-            OSError: it could not be written; what was there still is.
+            OSError: the journal could not be written; it is unchanged.
         """
         head = json.dumps({"version": _VERSION, "cluster_id": image.cluster_id}, separators=_COMPACT)
         self.close()
         self._storage.replace(FILE_NAME, head.encode() + b"\n" + _line(snapshot(image)), sync=True)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -109,8 +108,8 @@ class Journal:
 
     def _corrupt(self, number: int, error: Exception) -> KafkaStorageError:
         return KafkaStorageError(
-            f"{self._name}: line {number} is corrupt ({type(error).__name__}: {error}). Topics and leaders cannot "
-            "be known; restore the file from a copy, or remove the cluster's folder to begin anew."
+            f"{self._name}: line {number} is corrupt ({type(error).__name__}: {error}), so topics and leaders are "
+            "unknown. Restore the file from a copy, or delete the cluster's folder to start with an empty cluster."
         )
 
 

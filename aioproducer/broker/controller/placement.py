@@ -1,4 +1,4 @@
-"""Where the replicas of a new partition go: round robin, leaders from a rotating start, racks apart."""
+"""The nodes of a new partition's replicas: round robin, leaders from a rotating start, in different racks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aioproducer.errors import InvalidReplicationFactorError
 
 
 def _by_rack_in_turn(nodes: Iterable[BrokerRegistration]) -> list[BrokerRegistration]:
-    """The nodes so that neighbours are of different racks while there are several."""
+    """Return the nodes in an order in which neighbours are in different racks, as far as possible."""
     racks: dict[str, list[BrokerRegistration]] = defaultdict(list)
     for node in sorted(nodes, key=lambda node: node.node_id):
         racks[node.rack or ""].append(node)
@@ -27,15 +27,15 @@ def place(
     num_partitions: int,
     replication_factor: int,
 ) -> list[list[int]]:
-    """The replicas of ``num_partitions`` new partitions, the preferred leader of each first.
+    """Return the replicas of ``num_partitions`` new partitions, the preferred leader of each first.
 
-    Leaders go round the ``eligible`` nodes (alive and not shutting down), beginning with the ``start``-th. Followers go
-    to the nodes after the leader, one further with each round, so that not all of a node's partitions move to the same
-    neighbour when it dies; a rack that has no replica yet comes before one that has, and a node that is not eligible
-    is taken only when the others are too few.
+    Leaders rotate over the ``eligible`` nodes (alive and not shutting down), beginning with the ``start``-th. Followers
+    are on the nodes after the leader, shifted by one in each round. Otherwise all partitions of a node would move to
+    the same neighbour when it dies. Racks without a replica are preferred. A node that is not eligible is used only if
+    there are too few others.
 
     Raises:
-        InvalidReplicationFactorError: there are not so many nodes, or none is eligible.
+        InvalidReplicationFactorError: there are fewer nodes than replicas, or no node is eligible.
     """
     in_turn = _by_rack_in_turn(nodes)
     if replication_factor > len(in_turn):

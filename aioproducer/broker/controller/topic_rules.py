@@ -1,4 +1,4 @@
-"""What a topic may be called, and which replica lists a client may ask for: Kafka's rules with Kafka's words."""
+"""Valid topic names, and valid replica lists in a client's request: Kafka's rules and error texts."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from aioproducer.errors import InvalidPartitionsError, InvalidReplicaAssignmentError, InvalidTopicError
 
 MAX_NAME_LENGTH = 249
-"""Of a topic: file names have room for 255 characters, some of which the partition's number takes."""
+"""Maximum length of a topic's name. A file name has at most 255 characters, including the partition's number."""
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check_name(name: str) -> None:
-    """Whether a topic may be called so (Kafka's Topic.validate).
+    """Check the name of a topic (Kafka's Topic.validate).
 
     Raises:
-        InvalidTopicError: it may not; the text says why.
+        InvalidTopicError: the name is invalid; the text has the reason.
     """
     if not name:
         reason = "the empty string is not allowed"
@@ -33,7 +33,7 @@ def check_name(name: str) -> None:
 
 
 def check_collision(name: str, existing: Iterable[str]) -> None:
-    """Whether a topic's name differs from all others by more than '.' and '_', which metrics do not tell apart.
+    """Check that a name differs from all others by more than '.' and '_', which are equal in names of metrics.
 
     Raises:
         InvalidTopicError: it does not; the text names the other topic.
@@ -47,12 +47,13 @@ def check_collision(name: str, existing: Iterable[str]) -> None:
 
 
 def check_replicas(replicas: Sequence[int], known_nodes: Collection[int], replication_factor: int | None) -> None:
-    """Whether a client may ask for these replicas of a partition.
+    """Check the replicas that a client requests for a partition.
 
     ``replication_factor`` is that of the topic's other partitions, ``None`` for the first.
 
     Raises:
-        InvalidReplicaAssignmentError: no replica, one twice, one unknown, or another number than the others have.
+        InvalidReplicaAssignmentError: there is no replica, a node is named twice or unknown, or the number of replicas
+            differs from that of the other partitions.
     """
     if not replicas:
         raise InvalidReplicaAssignmentError("The manual partition assignment includes an empty replica list.")
@@ -77,10 +78,10 @@ def check_replicas(replicas: Sequence[int], known_nodes: Collection[int], replic
 def ordered_assignments(
     assignments: Mapping[int, Sequence[int]], known_nodes: Collection[int], eligible_nodes: Collection[int]
 ) -> list[list[int]]:
-    """The replica lists of a new topic by partition index, as a client gave them.
+    """Return the replica lists that a client requests for a new topic, ordered by partition index.
 
     Raises:
-        InvalidReplicaAssignmentError: a list breaks a rule, names no node in service, or an index is left out.
+        InvalidReplicaAssignmentError: a list breaks a rule or names no node in service, or an index is missing.
     """
     replication_factor = None
     for index, replicas in assignments.items():
@@ -93,7 +94,7 @@ def ordered_assignments(
 
 
 def check_in_service(index: int, replicas: Iterable[int], eligible_nodes: Collection[int]) -> None:
-    """Whether one of the replicas that a client asked for could lead the partition.
+    """Check that one of the requested replicas can lead the partition.
 
     Raises:
         InvalidReplicaAssignmentError: none of them is in service.
@@ -106,10 +107,10 @@ def check_in_service(index: int, replicas: Iterable[int], eligible_nodes: Collec
 
 
 def check_new_total(name: str, present: int, total: int) -> None:
-    """Whether a topic of ``present`` partitions may be given ``total``.
+    """Check that ``total`` partitions are more than the ``present`` ones of a topic.
 
     Raises:
-        InvalidPartitionsError: that is no increase.
+        InvalidPartitionsError: they are not.
     """
     if total == present:
         raise InvalidPartitionsError(f"Topic already has {present} partition(s).")

@@ -1,4 +1,4 @@
-"""The node that holds replicas, as the room of the replicas and each partition use it."""
+"""What replicas, and each of their parts, need of the node that holds them."""
 
 from __future__ import annotations
 
@@ -62,19 +62,19 @@ class PartitionHost(Protocol):
 
     @property
     def lag_time_max(self) -> float:
-        """After how many seconds without having caught up a follower leaves the ISR (replica.lag.time.max.ms)."""
+        """Seconds after which a follower that has not caught up leaves the ISR (replica.lag.time.max.ms)."""
 
     def now(self) -> float:
         """Seconds on a clock that never goes back."""
 
     def eligible_epoch(self, node_id: int) -> int | None:
-        """The broker epoch of a node that may be in an ISR; ``None`` where it is fenced, stopping or unknown."""
+        """Return the broker epoch of a node that may be in an ISR; ``None`` if it is fenced, stopping or unknown."""
 
     def alter_isr(self, state: PartitionState, isr: list[int]) -> PartitionState:
-        """Ask the controller for another ISR of a partition led here; ``KafkaError`` where it refuses (KIP-497)."""
+        """Propose another ISR of a partition to the controller (KIP-497); raises ``KafkaError`` if it is rejected."""
 
     def flush_soon(self, partition: Partition) -> None:
-        """Bring the partition's log to disk without holding the loop, then call ``flushed`` or ``flush_failed``.
+        """Flush the partition's log without blocking the loop, then call ``flushed`` or ``flush_failed``.
 
-        Unless flush.messages requires more, this flushes only the segments that take no more batches, without a call.
+        Unless flush.messages requires more, this flushes only the closed segments, and calls neither.
         """

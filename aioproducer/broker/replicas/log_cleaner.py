@@ -75,7 +75,7 @@ class LogCleaner:
         """Clean the log with the largest dirty part, of those that are due. Return whether there was one.
 
         Raises:
-            KafkaError, OSError: the disk does not do as told.
+            KafkaError, OSError: the disk failed.
         """
         self._uncleanable = {
             partition: size for partition, size in self._uncleanable.items() if not partition.is_removed

@@ -1,7 +1,7 @@
-"""One node's replica of a partition: its log, and as its leader what the followers have and what is committed.
+"""One node's replica of a partition: its log, and for a leader the state of followers and of the high watermark.
 
-The rules are those of Kafka's ``kafka.cluster.Partition`` and ``kafka.cluster.Replica``. Everything here decides at
-once and waits for nothing; whoever must wait for a partition to move leaves a callback with ``add_watcher``.
+The rules are those of Kafka's ``kafka.cluster.Partition`` and ``kafka.cluster.Replica``. Nothing here waits. A caller
+that waits for a change of a partition adds a callback with ``add_watcher``.
 """
 
 from __future__ import annotations
@@ -35,41 +35,41 @@ logger = logging.getLogger(__name__)
 NO_EPOCH = -1
 
 Origin: TypeAlias = Literal["client", "coordinator"]
-"""Who writes: batches of the group coordinator are spared the checks of sequence numbers."""
+"""The origin of a batch. Sequence numbers in batches of a coordinator are not checked."""
 
 Watcher: TypeAlias = Callable[[], None]
-"""Called after a partition has moved; it must not raise."""
+"""Called after a partition has changed; it must not raise."""
 
 
 class Partition:
     """A replica of a partition on one node; leader, follower, or neither while the partition has no leader."""
 
     def __init__(self, host: PartitionHost, state: PartitionState, log: Log, high_watermark: int = 0) -> None:
-        """``high_watermark`` is what the node's checkpoint says; ``apply`` gives the replica its first part."""
+        """``high_watermark`` is the one in the node's checkpoint. ``apply`` makes the replica a leader or follower."""
         self.topic = state.topic
         self.topic_id = state.topic_id
         self.index = state.index
         self.log = log
         self.state = state
-        """What the controller said last of this partition, as far as this node has been told."""
+        """The last state of the partition that the controller has sent to this node."""
         self.leader_epoch = NO_EPOCH
         self.leader_epoch_start_offset = UNKNOWN_OFFSET
-        """Where the log ended when this node began to lead in ``leader_epoch``; -1 where it does not lead."""
+        """The log's end when this node became the leader of ``leader_epoch``; -1 if it is not the leader."""
         self.is_leader = False
         self.is_removed = False
-        """Deleted, re-created under another topic id, or moved to other nodes; it serves nobody any more."""
+        """Whether it was deleted, created again under another topic id, or moved to other nodes."""
         self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
-        """The offset below which everything is committed: on each member of the ISR."""
+        """The offset below which all records are committed: each member of the ISR has them."""
         self.followers: dict[int, Follower] = {}
-        """By node id, where this node leads."""
+        """The followers by node id, if this node is the leader."""
         self._host = host
         self._proposed: tuple[int, ...] = ()
-        """Replicas that the controller is being asked to take into the ISR; they count as its members already."""
+        """Replicas that are proposed for the ISR; they count as members already."""
         self._is_proposing = False
         self._watchers: dict[Watcher, None] = {}
         self._flush_failure: tuple[int, KafkaError] | None = None
         self._rolled_to = UNKNOWN_OFFSET
-        """Where the segment begins before which all were told to be flushed."""
+        """The base offset of the segment before which a flush of all segments was requested."""
 
     def __repr__(self) -> str:
         part = "leader" if self.is_leader else "follower"
@@ -88,7 +88,7 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what readers of committed transactions may see."""
+        """The end of the records that readers of committed transactions may see."""
         return self.log.last_stable_offset(self.high_watermark)
 
     @property
@@ -97,17 +97,17 @@ class Partition:
 
     @property
     def maximal_isr(self) -> set[int]:
-        """The ISR and who may be in it already without this node having been told (KIP-497)."""
+        """The ISR and the proposed members, which may be in it before this node is notified (KIP-497)."""
         return {*self.state.isr, *self._proposed}
 
     @property
     def effective_min_isr(self) -> int:
-        """min.insync.replicas, or the number of replicas where there are fewer."""
+        """min.insync.replicas, or the number of replicas if that is smaller."""
         return min(self.log.config.min_insync_replicas, len(self.state.replicas))
 
     @property
     def low_watermark(self) -> int:
-        """The smallest log start offset of all living replicas: what DeleteRecords waits for.
+        """The smallest log start offset of all living replicas, which DeleteRecords waits for.
 
         Raises:
             NotLeaderOrFollowerError: this node does not lead the partition.
@@ -120,11 +120,11 @@ class Partition:
         return low
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """Hold the leader epoch that a client knows against this one; -1 is not checked.
+        """Compare the leader epoch of a client with the current one; -1 is not checked.
 
         Raises:
-            FencedLeaderEpochError: the client's is older.
-            UnknownLeaderEpochError: the client's is newer: this node has yet to hear of it.
+            FencedLeaderEpochError: the client's epoch is older.
+            UnknownLeaderEpochError: the client's epoch is newer, and this node was not notified of it yet.
         """
         if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
             return
@@ -133,10 +133,10 @@ class Partition:
         raise UnknownLeaderEpochError("The leader epoch in the request is newer than the epoch on the broker.")
 
     def diverging(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
-        """Where the log of a reader parted from this one: (epoch, its end offset here), or ``None`` if it did not.
+        """Return where a reader's log diverges from this one: (epoch, its end offset here); ``None`` if it does not.
 
         ``last_fetched_epoch`` is the leader epoch of the last batch before ``fetch_offset`` in the reader's log
-        (KIP-595); -1 where it does not say, which is not checked.
+        (KIP-595); -1 is not checked.
 
         Raises:
             OffsetOutOfRangeError: the epoch is unknown here, or ``fetch_offset`` is below the log start offset.
@@ -158,14 +158,14 @@ class Partition:
         return None
 
     def add_watcher(self, callback: Watcher) -> None:
-        """Have ``callback()`` called whenever high watermark, log end, log start or leadership has moved.
+        """Call ``callback()`` after each change of high watermark, log end, log start or leadership.
 
-        The same callback is kept once.
+        A callback that is added twice is called once.
         """
         self._watchers[callback] = None
 
     def remove_watcher(self, callback: Watcher) -> None:
-        """Forget ``callback``; nothing happens where it is not known."""
+        """Remove ``callback``, if it was added."""
         self._watchers.pop(callback, None)
 
     @property
@@ -173,15 +173,15 @@ class Partition:
         return len(self._watchers)
 
     def wake(self) -> None:
-        """Tell all watchers that something has moved."""
+        """Call all watchers."""
         if self._watchers:
             for watcher in tuple(self._watchers):
                 watcher()
 
     def apply(self, state: PartitionState) -> bool:
-        """Take over what the controller decided. Returns whether the leader epoch is a new one.
+        """Apply a state of the controller. Return whether the leader epoch is new.
 
-        What is older than what is known already is dropped.
+        A state that is older than the current one is dropped.
         """
         if state.partition_epoch < self.state.partition_epoch or state.leader_epoch < self.leader_epoch:
             return False
@@ -206,8 +206,8 @@ class Partition:
         self.followers = {node_id: self.followers.get(node_id) or Follower() for node_id in others}
         if not is_new_epoch:
             return
-        # Followers may have batches of epochs that this log never saw: they are told to cut them off by the end of
-        # the epoch before this one, so this epoch is noted even before anything is written in it.
+        # Followers may have batches of epochs that this log does not have. They truncate them by the end of the epoch
+        # before this one, so this epoch is recorded even before its first batch.
         self.log.assign_leader_epoch(self.state.leader_epoch)
         self.leader_epoch_start_offset = self.log.log_end_offset
         now = self._host.now()
@@ -219,7 +219,7 @@ class Partition:
                 follower.last_fetch_time = now if in_sync else -math.inf
 
     def remove(self) -> None:
-        """This node holds the partition no more. Whoever waits for it learns so."""
+        """Mark the replica as removed from this node, and call all watchers a last time."""
         self.is_removed = True
         self.is_leader = False
         self.followers = {}
@@ -229,15 +229,15 @@ class Partition:
     def append(
         self, records: Buffer, *, acks: int, origin: Origin = "client", guard: VerificationGuard | None = None
     ) -> AppendInfo:
-        """Write batches to the log of the leader.
+        """Write a batch to the log of the leader.
 
-        With ``acks`` -1 nothing is written where the ISR is too small already. Whether and when it is committed, see
-        ``replicated``. A batch that begins a transaction needs the ``guard`` of ``begin_verification``.
+        With ``acks`` -1 nothing is written if the ISR is too small already. ``replicated`` returns whether the batch is
+        committed. A batch that begins a transaction needs the ``guard`` of ``begin_verification``.
 
         Raises:
             NotLeaderOrFollowerError: this node does not lead the partition.
             NotEnoughReplicasError: the ISR is smaller than min.insync.replicas and ``acks`` is -1.
-            KafkaError: what ``Log.append_as_leader`` raises.
+            KafkaError: as ``Log.append_as_leader``.
         """
         self._check_leader()
         if acks == -1:
@@ -257,14 +257,14 @@ class Partition:
         coordinator_epoch: int,
         transaction_version: int,
     ) -> AppendInfo:
-        """Write the marker that ends a producer's transaction. Whether it is committed, see ``replicated``.
+        """Write the marker that ends a producer's transaction. ``replicated`` returns whether it is committed.
 
         Raises:
             NotLeaderOrFollowerError: this node does not lead the partition.
             NotEnoughReplicasError: the ISR is smaller than min.insync.replicas.
             InvalidProducerEpochError: the marker is of an older epoch, or of a transaction that ended before.
-            TransactionCoordinatorFencedError: another coordinator has ended a transaction of the producer since.
-            KafkaStorageError: the disk did not take it.
+            TransactionCoordinatorFencedError: a newer coordinator has ended a transaction of the producer.
+            KafkaStorageError: the marker could not be written.
         """
         self._check_leader()
         self._check_min_isr()
@@ -283,7 +283,9 @@ class Partition:
     def begin_verification(
         self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool
     ) -> VerificationGuard | None:
-        """What a batch needs to begin a transaction, to be used once its coordinator agrees; None where one is open.
+        """Return the guard for a batch that begins a transaction; ``None`` if one is open.
+
+        The guard may be used after the transaction's coordinator has verified the transaction.
 
         Raises:
             NotLeaderOrFollowerError: this node does not lead the partition.
@@ -300,10 +302,10 @@ class Partition:
             )
 
     def _appended(self, end_before: int) -> None:
-        """The log, which ended at ``end_before``, has grown."""
+        """Update followers, flushes and high watermark after an append at ``end_before``."""
         for follower in self.followers.values():
             if follower.log_end_offset == end_before:
-                # It had everything up to now, however long ago it last asked for more.
+                # It had the whole log up to now, however long ago its last Fetch was.
                 follower.last_caught_up_time = self._host.now()
         if self.log.flush_due:
             self._host.flush_soon(self)
@@ -313,12 +315,12 @@ class Partition:
         self.wake()
 
     def replicated(self, end_offset: int) -> bool:
-        """Whether a batch that was written with acks -1 and whose last offset is ``end_offset`` - 1 is committed.
+        """Return whether a batch that was written with acks -1 and ends before ``end_offset`` is committed.
 
         Raises:
-            NotLeaderOrFollowerError: leadership went away meanwhile; another leader may keep the batch or not.
-            NotEnoughReplicasAfterAppendError: committed, but the ISR is below min.insync.replicas.
-            KafkaStorageError: the log could not be brought to disk, where flush.messages asks for that.
+            NotLeaderOrFollowerError: this node is no longer the leader; another leader may have the batch or not.
+            NotEnoughReplicasAfterAppendError: the batch is committed, but the ISR is below min.insync.replicas.
+            KafkaStorageError: the log could not be flushed to disk, and flush.messages requires it.
         """
         self._check_leader()
         if self.high_watermark < end_offset:
@@ -331,10 +333,10 @@ class Partition:
         return True
 
     def durable(self, end_offset: int) -> bool:
-        """Whether a batch that ends before ``end_offset`` needs no flush before it is acknowledged (flush.messages).
+        """Return whether a batch that ends before ``end_offset`` is flushed as flush.messages requires.
 
         Raises:
-            KafkaStorageError: it could not be brought to disk.
+            KafkaStorageError: it could not be flushed to disk.
         """
         if not self.log.flush_due or self.log.recovery_point >= end_offset:
             return True
@@ -342,13 +344,13 @@ class Partition:
         return False
 
     def flushed(self) -> None:
-        """The log has been brought to disk up to its recovery point."""
+        """Record that the log was flushed up to its recovery point."""
         self._flush_failure = None
         self._advance_high_watermark()
         self.wake()
 
     def flush_failed(self, error: KafkaError) -> None:
-        """What is above the log's recovery point could not be brought to disk; it is not acknowledged."""
+        """Record a failed flush: the batches above the log's recovery point are not acknowledged."""
         self._flush_failure = (self.log.log_end_offset, error)
         self.wake()
 
@@ -361,15 +363,15 @@ class Partition:
         *,
         leader_end_offset: int | None = None,
     ) -> None:
-        """A follower asks for what comes from ``fetch_offset`` on, so it has all before that.
+        """Record a Fetch of a follower, which has all records before ``fetch_offset``.
 
-        Call it once for each partition in a follower's Fetch that is valid and has not diverged. ``leader_end_offset``
-        is where the log ended when the Fetch was read; its end now, where left out. Moves the high watermark and asks
-        the controller to take the follower into the ISR where it belongs there.
+        Call this once for each partition in a follower's Fetch that is valid and has not diverged. This raises the
+        high watermark, and proposes the follower for the ISR if it is in sync. ``leader_end_offset`` is the log's end
+        when the Fetch was read, by default the current one.
 
         Raises:
-            NotLeaderOrFollowerError: this node does not lead the partition, or the Fetch is from an earlier life of
-                the follower (KIP-903).
+            NotLeaderOrFollowerError: this node does not lead the partition, or the follower was restarted since it sent
+                the Fetch (KIP-903).
             UnknownLeaderEpochError: ``replica_id`` is none of the partition's replicas.
         """
         self._check_leader()
@@ -389,11 +391,11 @@ class Partition:
             self.wake()
 
     def follower(self, replica_id: int) -> Follower:
-        """What is known of a follower.
+        """Return the state of a follower.
 
         Raises:
-            UnknownLeaderEpochError: ``replica_id`` is none of the partition's replicas; it may be soon, so the follower
-                is to ask again.
+            UnknownLeaderEpochError: ``replica_id`` is none of the partition's replicas. It may become one soon, so the
+                follower should retry.
         """
         follower = self.followers.get(replica_id)
         if follower is None:
@@ -404,7 +406,7 @@ class Partition:
         return follower
 
     def shrink_isr(self) -> None:
-        """Ask the controller to take those out of the ISR that have lagged behind for too long."""
+        """Propose an ISR without the followers that have lagged for too long."""
         if not self.is_leader or self._is_proposing or len(self.state.isr) < 2:
             return
         now, end = self._host.now(), self.log.log_end_offset
@@ -414,16 +416,16 @@ class Partition:
             if node_id in self.state.isr and not follower.is_caught_up(end, now, self._host.lag_time_max)
         ]
         if lagging:
-            logger.info("%r: shrinking ISR %s by %s, who lag behind", self, self.state.isr, lagging)
+            logger.info("%r: removing the lagging replicas %s from the ISR %s", self, lagging, self.state.isr)
             self._propose([node_id for node_id in self.state.isr if node_id not in lagging])
 
     def delete_records(self, offset: int) -> int:
-        """Have the log begin at ``offset``, or at the high watermark for -1. Returns the low watermark.
+        """Move the log's start to ``offset``, or to the high watermark for -1. Return the low watermark.
 
         Raises:
             NotLeaderOrFollowerError: this node does not lead the partition.
-            PolicyViolationError: the topic's cleanup.policy is not to delete.
-            OffsetOutOfRangeError: ``offset`` is above the high watermark, or no offset at all.
+            PolicyViolationError: the topic's cleanup.policy does not contain delete.
+            OffsetOutOfRangeError: ``offset`` is above the high watermark, or below -1.
         """
         self._check_leader()
         if "delete" not in self.log.config.cleanup_policy:
@@ -444,18 +446,18 @@ class Partition:
         return self.low_watermark
 
     def append_fetched(self, records: Buffer, high_watermark: int, log_start_offset: int) -> None:
-        """Append what a Fetch brought from the leader, and take over its high watermark and log start offset.
+        """Append the records of a Fetch, and apply the leader's high watermark and log start offset.
 
         Raises:
-            KafkaError: what ``Log.append_as_follower`` raises.
+            KafkaError: as ``Log.append_as_follower``.
         """
         before = self.log_end_offset, self.high_watermark, self.log_start_offset
         if len(records):
             try:
                 self.log.append_as_follower(records)
             except UnexpectedAppendOffsetError as error:
-                # The leader's log may begin within a batch, after DeleteRecords; the first batch to come is then that
-                # whole one.
+                # After DeleteRecords the leader's log may begin within a batch, and the first fetched batch is that
+                # whole batch.
                 is_empty = self.log_start_offset == self.log_end_offset
                 if not (is_empty and error.first_offset < self.log_end_offset <= error.last_offset):
                     raise
@@ -470,9 +472,10 @@ class Partition:
             self.wake()
 
     def truncate_to_leader(self, epoch: int, end_offset: int) -> None:
-        """Cut off what the leader lacks, whose last common epoch or one before it ends at ``end_offset`` there.
+        """Truncate records that the leader does not have.
 
-        The next Fetch shows whether that was enough (Kafka's AbstractFetcherThread.getOffsetTruncationState).
+        ``epoch`` is the last common epoch or an earlier one, and ends at ``end_offset`` in the leader's log. The next
+        Fetch shows whether more must be truncated (Kafka's AbstractFetcherThread.getOffsetTruncationState).
         """
         own_epoch, own_end_offset = self.log.end_offset_for_epoch(epoch)
         if end_offset == UNKNOWN_OFFSET:
@@ -486,7 +489,7 @@ class Partition:
         self.truncate_to(min(target, self.log_end_offset))
 
     def truncate_to(self, offset: int) -> None:
-        """Cut off what the leader does not have."""
+        """Truncate the records from ``offset`` on."""
         if offset < self.high_watermark:
             logger.warning("%r: truncated to %d, below the high watermark", self, offset)
         self.log.truncate_to(offset)
@@ -494,7 +497,7 @@ class Partition:
         self.wake()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything: the leader's log begins behind the end of this one."""
+        """Drop all records, as the leader's log begins behind the end of this one."""
         self.log.truncate_fully_and_start_at(offset)
         self.high_watermark = offset
         self.wake()
@@ -506,9 +509,9 @@ class Partition:
             )
 
     def _flush_rolled(self) -> None:
-        """Have the segments before the active one brought to disk, as Kafka does after each roll.
+        """Request a flush of the segments before the active one, as Kafka does after each roll.
 
-        Once for each roll: where that fails it is tried again with the next.
+        It is requested once for each roll; after a failure the next roll requests it again.
         """
         log = self.log
         if log.rolled_segments_unflushed and log.active_base_offset != self._rolled_to:
@@ -520,16 +523,16 @@ class Partition:
             raise self._flush_failure[1].fresh()
 
     def _advance_high_watermark(self) -> bool:
-        """Raise the high watermark to what every member of the ISR has (Kafka's maybeIncrementLeaderHW).
+        """Raise the high watermark to the offset that every member of the ISR has (Kafka's maybeIncrementLeaderHW).
 
-        Followers that have caught up but are not in the ISR yet are waited for as well: otherwise they could run after
-        a moving high watermark for ever. It stays where it is while the ISR is below min.insync.replicas (KIP-966).
+        Followers that have caught up but are not in the ISR yet count as well; otherwise they might never reach a high
+        watermark that keeps rising. It does not rise while the ISR is below min.insync.replicas (KIP-966).
         """
         if not self.is_leader or len(self.state.isr) < self.effective_min_isr:
             return False
         log = self.log
         end = log.log_end_offset
-        # What flush.messages wants on disk first counts as had by this node only when it is there.
+        # If flush.messages requires a flush, this node has only flushed records.
         committed = log.recovery_point if log.flush_due else end
         if self.followers:
             now = self._host.now()
@@ -549,15 +552,15 @@ class Partition:
         return True
 
     def _is_eligible(self, node_id: int, follower: Follower) -> bool:
-        """Whether the controller would take the follower into the ISR, as far as this node can tell."""
+        """Return whether the controller would accept the follower in the ISR, as far as this node knows."""
         known_epoch = self._host.eligible_epoch(node_id)
         return known_epoch is not None and follower.broker_epoch in (-1, known_epoch)
 
     def _maybe_expand_isr(self, node_id: int, follower: Follower) -> None:
-        """Propose a follower that has everything committed, and all of the epochs before this one.
+        """Propose a follower for the ISR if it has all committed records and all records of earlier epochs.
 
-        The second matters after an election: what was committed may be above the high watermark that the new leader
-        knows, and a member of the ISR must have it.
+        The second condition matters after an election. Committed records may be above the high watermark that the new
+        leader knows, and a member of the ISR must have them.
         """
         if (
             not self._is_proposing
@@ -573,9 +576,9 @@ class Partition:
         try:
             state = self._host.alter_isr(self.state, list(isr))
         except KafkaError as error:
-            # The controller answers at once, so a refusal means that nothing was changed: what it knows better is on
-            # its way here, or the follower went away.
-            logger.debug("%r: ISR change refused: %s", self, error)
+            # The controller decides at once, so a rejected proposal has changed nothing. Either a newer state is about
+            # to arrive here, or the follower is gone.
+            logger.debug("%r: ISR change rejected: %s", self, error)
         else:
             self.apply(state)
         finally:

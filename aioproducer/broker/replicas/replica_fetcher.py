@@ -1,8 +1,8 @@
-"""Following: one task for each node that leads partitions followed here, which fetches what the leader has.
+"""Replication of followed partitions: one task for each leading node fetches their records.
 
-The rules are those of Kafka's ``AbstractFetcherThread``, ``ReplicaFetcherThread`` and ``FetchSessionHandler`` with
-truncation by what the leader answers (KIP-595) and incremental sessions (KIP-227): a Fetch names only partitions whose
-offset has moved since the last, so that idle partitions cost nothing.
+The rules are those of Kafka's ``AbstractFetcherThread``, ``ReplicaFetcherThread`` and ``FetchSessionHandler``, with
+truncation by the leader's response (KIP-595) and incremental sessions (KIP-227). A Fetch names only partitions with an
+offset that changed since the last one, so idle partitions cost nothing.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF = 0.02
-"""Seconds to wait after a first error; twice as long after each more, up to replica.fetch.backoff.ms.
+"""Seconds of backoff after the first error. Each further error doubles it, up to replica.fetch.backoff.ms.
 
-Kafka waits that long at once. Here the leader is in the same process, and what it has not heard of yet it hears in
-the next turns of the loop."""
+Kafka waits that maximum at once. Here the leader is in the same process, and receives pending events of the controller
+in the next passes of the loop."""
 
 INTERRUPT_INTERVAL = 0.05
-"""Seconds between two Fetches that are given up because there is another partition to fetch."""
+"""Minimum seconds between two Fetches that are abandoned because another partition must be fetched."""
 
 LONGEST_TURN = 0.002
-"""For how many seconds the loop is held by many small appends before others get a turn."""
+"""Seconds of small appends after which other callbacks get a turn."""
 
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
@@ -70,18 +70,18 @@ _WAIT_FOR_CONTROLLER = (
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-"""One of the two nodes knows more than the other; the controller tells both."""
+"""One of the two nodes has newer state than the other; the controller notifies both."""
 
 FETCH_VERSION = FetchRequest.schema.versions[-1]
 LIST_OFFSETS_VERSION = ListOffsetsRequest.schema.versions[-1]
 
-_Place = tuple[bytes, int]
-"""Topic id and partition index, which is how partitions are called in a Fetch."""
+_TopicIdPartition = tuple[bytes, int]
+"""Topic id and partition index, which identify a partition in a Fetch."""
 
 
 @dataclass(slots=True, eq=False)
 class _Followed:
-    """A partition that is fetched, in one leader epoch."""
+    """A fetched partition, in one leader epoch."""
 
     key: PartitionKey
     partition: Partition
@@ -89,40 +89,40 @@ class _Followed:
     failures: int = 0
 
     @property
-    def place(self) -> _Place:
+    def topic_id_partition(self) -> _TopicIdPartition:
         return self.partition.topic_id, self.partition.index
 
 
 @dataclass(slots=True)
 class _Asked:
-    """What the leader was asked last for a partition, and so what its answers are about."""
+    """The last request for a partition, which the leader's responses refer to."""
 
     followed: _Followed
     fetch_offset: int
 
 
 class _Session:
-    """What the leader remembers of the Fetches before (Kafka's FetchSessionHandler)."""
+    """The fetch session at the leader (Kafka's FetchSessionHandler)."""
 
     def __init__(self) -> None:
         self.id = 0
         self.epoch = 0
-        """0 asks for a new session, and ends the one of ``id``."""
-        self.asked: dict[_Place, _Asked] = {}
-        self.forgotten: set[_Place] = set()
+        """0 requests a new session, and ends the one of ``id``."""
+        self.asked: dict[_TopicIdPartition, _Asked] = {}
+        self.forgotten: set[_TopicIdPartition] = set()
 
     @property
     def is_full(self) -> bool:
-        """Whether the next Fetch names everything."""
+        """Whether the next Fetch names all partitions."""
         return self.epoch == 0
 
     def reset(self, *, unknown: bool = False) -> None:
-        """Begin anew; with ``unknown`` the leader has no session to end."""
+        """Request a new session with the next Fetch; with ``unknown`` the leader has no session to end."""
         self.id = 0 if unknown else self.id
         self.epoch = 0
 
     def answered(self, response: FetchResponse) -> None:
-        """The leader's answer says how the session goes on."""
+        """Continue the session according to the leader's response."""
         if response.session_id == 0:
             self.reset(unknown=True)
         elif self.is_full or self.epoch == _LAST_SESSION_EPOCH:
@@ -143,14 +143,14 @@ class FetcherHost(Protocol):
         """Seconds on a clock that never goes back."""
 
     async def flush_log(self, partition: Partition) -> None:
-        """Bring the partition's log to disk, in another thread; raises ``KafkaStorageError``."""
+        """Flush the partition's log in another thread; raises ``KafkaStorageError``."""
 
     def give_back(self) -> None:
-        """Free what was cut off logs, a piece in each turn of the loop."""
+        """Free the memory of truncated records, a piece in each pass of the loop."""
 
 
 class ReplicaFetcher:
-    """Fetches from one leader. ``add`` and ``remove`` say what; they may be called before ``start``."""
+    """Fetches partitions from one leader. ``add`` and ``remove`` may be called before ``start``."""
 
     def __init__(self, manager: FetcherHost, leader_id: int) -> None:
         self.leader_id = leader_id
@@ -158,9 +158,9 @@ class ReplicaFetcher:
         self._manager = manager
         self._session = _Session()
         self._moved: set[PartitionKey] = set()
-        """What the next Fetch names."""
+        """The partitions that the next Fetch names."""
         self._delayed: dict[PartitionKey, float] = {}
-        """Until when partitions with an error are left out."""
+        """The end of the backoff of partitions with an error."""
         self._work = asyncio.Event()
         self._waiting: asyncio.Timeout | None = None
         self._last_interrupt = float("-inf")
@@ -175,12 +175,12 @@ class ReplicaFetcher:
         return self._manager.broker.config
 
     def start(self) -> None:
-        """Begin to fetch."""
+        """Start fetching."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"fetch from {self.leader_id}")
 
     async def close(self) -> None:
-        """Stop, and end the connection."""
+        """Stop fetching, and close the connection."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -188,11 +188,11 @@ class ReplicaFetcher:
         self._disconnect()
 
     def add(self, partition: Partition) -> None:
-        """Fetch the partition in its leader epoch, from the end of its log on."""
+        """Fetch the partition in its current leader epoch, from the end of its log on."""
         key = (partition.topic, partition.index)
         self.remove(key)
         if partition.log.leader_epochs.latest_epoch is None and partition.log_end_offset > partition.high_watermark:
-            # No epoch to compare with the leader's: what is not known to be committed may be another's.
+            # Without an epoch to compare with the leader's, uncommitted records may be of another leader.
             partition.truncate_to(partition.high_watermark)
         self.partitions[key] = _Followed(key, partition, partition.leader_epoch)
         self._moved.add(key)
@@ -200,7 +200,7 @@ class ReplicaFetcher:
         self._interrupt()
 
     def remove(self, key: PartitionKey) -> None:
-        """Fetch the partition no more. What is under way for it is dropped when it comes."""
+        """Stop fetching the partition. A response in flight is dropped."""
         followed = self.partitions.pop(key, None)
         if followed is not None:
             self._forget(followed)
@@ -208,16 +208,16 @@ class ReplicaFetcher:
             self._moved.discard(key)
 
     def touch(self, key: PartitionKey) -> None:
-        """The partition's log start has moved: the leader is told with the next Fetch."""
+        """Send the partition's new log start with the next Fetch."""
         if key in self.partitions and key not in self._delayed:
             self._moved.add(key)
 
     def _forget(self, followed: _Followed) -> None:
-        if self._session.asked.pop(followed.place, None) is not None:
-            self._session.forgotten.add(followed.place)
+        if self._session.asked.pop(followed.topic_id_partition, None) is not None:
+            self._session.forgotten.add(followed.topic_id_partition)
 
     def _interrupt(self) -> None:
-        """Give up the Fetch that the leader holds until something comes: there is more to ask for."""
+        """Abandon the Fetch that waits for records at the leader, because another partition must be fetched."""
         if self._waiting is not None:
             now = self._manager.now()
             self._last_interrupt = max(now, self._last_interrupt + INTERRUPT_INTERVAL)
@@ -227,7 +227,7 @@ class ReplicaFetcher:
     async def _run(self) -> None:
         failures = 0
         while True:
-            await self._end_delays()
+            await self._end_backoffs()
             request = self._next_request()
             if request is None:
                 await self._wait_for_work()
@@ -237,7 +237,7 @@ class ReplicaFetcher:
                 failures = 0
                 self._is_logged = False
                 if response is not None:
-                    await self._take(response)
+                    await self._apply_response(response)
             except Exception as error:
                 failures += 1
                 self._session.reset()
@@ -248,7 +248,7 @@ class ReplicaFetcher:
                 await asyncio.sleep(self._backoff(failures))
 
     async def _wait_for_work(self) -> None:
-        """Until a partition was added or the delay of one is over."""
+        """Wait until a partition is added or the backoff of one ends."""
         self._work.clear()
         until = min(self._delayed.values(), default=None)
         try:
@@ -262,20 +262,20 @@ class ReplicaFetcher:
         return min(longest, FIRST_BACKOFF * 2.0 ** min(failures - 1, 20))
 
     def _log_failure(self, error: Exception) -> None:
-        """Once for each time that the leader is out of reach."""
+        """Warn once for each time that the leader cannot be reached."""
         level = logging.DEBUG if self._is_logged else logging.WARNING
         logger.log(level, "node %d cannot fetch from node %d: %s", self._manager.node_id, self.leader_id, error)
         self._is_logged = True
 
-    def _delay(self, followed: _Followed) -> None:
-        """Leave the partition out for a while."""
+    def _back_off(self, followed: _Followed) -> None:
+        """Exclude the partition for its backoff."""
         followed.failures += 1
         self._delayed[followed.key] = self._manager.now() + self._backoff(followed.failures)
         self._moved.discard(followed.key)
         self._forget(followed)
 
-    async def _end_delays(self) -> None:
-        """Ask again for partitions whose delay is over."""
+    async def _end_backoffs(self) -> None:
+        """Include partitions again after their backoff."""
         if self._delayed:
             now = self._manager.now()
             for key in [key for key, until in self._delayed.items() if until <= now]:
@@ -284,10 +284,10 @@ class ReplicaFetcher:
                     del self._delayed[key]
                     self._moved.add(key)
 
-    # Asking.
+    # Requests
 
     def _next_request(self) -> FetchRequest | None:
-        """What to ask for next; ``None`` when no partition can be asked for."""
+        """Return the next Fetch; ``None`` if no partition can be fetched."""
         session = self._session
         if session.is_full:
             session.asked.clear()
@@ -301,7 +301,7 @@ class ReplicaFetcher:
             topics.setdefault(followed.partition.topic_id, []).append(self._fetch_partition(followed))
         self._moved.clear()
         if not session.asked:
-            # An incremental session that has nothing in it any more is left to the leader to forget.
+            # The leader expires an incremental session without partitions.
             session.reset()
             return None
         forgotten: dict[bytes, list[int]] = {}
@@ -327,7 +327,7 @@ class ReplicaFetcher:
 
     def _fetch_partition(self, followed: _Followed) -> FetchPartition:
         partition = followed.partition
-        self._session.asked[followed.place] = _Asked(followed, partition.log_end_offset)
+        self._session.asked[followed.topic_id_partition] = _Asked(followed, partition.log_end_offset)
         last_fetched_epoch = partition.log.leader_epochs.latest_epoch
         return FetchPartition(
             partition=partition.index,
@@ -339,7 +339,7 @@ class ReplicaFetcher:
         )
 
     async def _fetch(self, request: FetchRequest) -> FetchResponse | None:
-        """Ask the leader; ``None`` where the answer was not waited for or says nothing."""
+        """Send a Fetch; return ``None`` if it was abandoned, or if only the session must be renewed."""
         peer = self._connection()
         try:
             async with asyncio.timeout(None) as self._waiting:
@@ -347,7 +347,7 @@ class ReplicaFetcher:
         except TimeoutError:
             if self._waiting is not None:
                 raise
-            # Given up to ask for more; what the leader made of it is unknown.
+            # Abandoned for another partition; the session's state at the leader is unknown.
             self._session.reset()
             return None
         finally:
@@ -366,11 +366,11 @@ class ReplicaFetcher:
         return (self._config.replica_socket_timeout_ms + self._config.replica_fetch_wait_max_ms) / 1000
 
     def _connection(self) -> PeerClient:
-        """The connection to the leader; to where it is now, after it has come back somewhere else."""
+        """Return the connection to the leader; a new one after the leader was restarted, perhaps at another address."""
         broker = self._manager.broker
         node = broker.image.nodes.get(self.leader_id)
         if node is None:
-            raise BrokerNotAvailableError(f"Where node {self.leader_id} is reached is not known.")
+            raise BrokerNotAvailableError(f"The address of node {self.leader_id} is unknown.")
         if self._peer is None or self._leader_epoch != node.epoch:
             self._disconnect()
             self._peer = broker.peer_client(node)
@@ -382,10 +382,10 @@ class ReplicaFetcher:
             self._peer.close()
             self._peer = None
 
-    # What the leader answered.
+    # Responses
 
-    async def _take(self, response: FetchResponse) -> None:
-        """Append what came. A turn is given to others in between, during which partitions may come and go."""
+    async def _apply_response(self, response: FetchResponse) -> None:
+        """Append the fetched records. Other callbacks get turns in between, and may add or remove partitions."""
         turn_ends = self._manager.now() + LONGEST_TURN
         to_flush = []
         for topic in response.responses:
@@ -395,20 +395,20 @@ class ReplicaFetcher:
                     continue
                 followed = asked.followed
                 try:
-                    await self._take_partition(followed, data)
+                    await self._apply_partition(followed, data)
                 except KafkaError as error:
                     level = logging.DEBUG if isinstance(error, _WAIT_FOR_CONTROLLER) else logging.WARNING
                     logger.log(level, "%r: cannot be fetched: %s", followed.partition, error)
-                    self._delay(followed)
+                    self._back_off(followed)
                 except Exception:
                     logger.exception("%r: cannot be fetched", followed.partition)
-                    self._delay(followed)
+                    self._back_off(followed)
                 else:
                     to_flush.append(followed)
                 if self._manager.now() > turn_ends:
                     await asyncio.sleep(0)
                     turn_ends = self._manager.now() + LONGEST_TURN
-        # The next Fetch tells the leader that this node has all of it, so it must be where flush.messages wants it.
+        # The next Fetch confirms these records to the leader, so they must be flushed if flush.messages requires it.
         for followed in to_flush:
             if await self._flush(followed):
                 followed.failures = 0
@@ -421,7 +421,7 @@ class ReplicaFetcher:
             and followed.leader_epoch == followed.partition.leader_epoch
         )
 
-    async def _take_partition(self, followed: _Followed, data: PartitionData) -> None:
+    async def _apply_partition(self, followed: _Followed, data: PartitionData) -> None:
         partition = followed.partition
         if data.error_code == OffsetOutOfRangeError.code:
             await self._find_offset(followed)
@@ -436,26 +436,27 @@ class ReplicaFetcher:
             partition.append_fetched(_joined(data.records), data.high_watermark, data.log_start_offset)
             if before != (partition.log_end_offset, partition.log_start_offset):
                 self._moved.add(followed.key)
-                # Behind the others: where a full Fetch does not get all that it asked for, each has its turn.
+                # Behind the others: if responses have no room for all partitions, each gets its turn.
                 self.partitions[followed.key] = self.partitions.pop(followed.key)
 
     async def _flush(self, followed: _Followed) -> bool:
-        """Whether what flush.messages wants on disk is there; if not, the partition is left out for a while."""
+        """Flush the log if flush.messages requires it. If that fails, exclude the partition and return False."""
         if not followed.partition.log.flush_due:
             return True
         try:
             await self._manager.flush_log(followed.partition)
         except KafkaError as error:
-            logger.error("%r: cannot be brought to disk: %s", followed.partition, error)
+            logger.error("%r: the log cannot be flushed to disk: %s", followed.partition, error)
             if self.partitions.get(followed.key) is followed:
-                self._delay(followed)
+                self._back_off(followed)
             return False
         return True
 
     async def _find_offset(self, followed: _Followed) -> None:
-        """The leader does not have the offset that was asked for: find one that it has.
+        """Find an offset that the leader has, as it does not have the requested one.
 
-        It may have lost the end of its log (an unclean election), or deleted its beginning while this node was away.
+        The leader may have lost the end of its log (an unclean election), or deleted the beginning while this node was
+        down.
         """
         partition = followed.partition
         latest = await self._list_offset(followed, LATEST_TIMESTAMP)
@@ -490,7 +491,7 @@ class ReplicaFetcher:
         try:
             response = await self._connection().request(request, LIST_OFFSETS_VERSION, self._request_timeout)
         except OSError as error:
-            raise BrokerNotAvailableError(f"Node {self.leader_id} cannot be asked for its offsets: {error}") from error
+            raise BrokerNotAvailableError(f"Cannot get the offsets of node {self.leader_id}: {error}") from error
         found = response.topics[0].partitions[0]
         if found.error_code:
             raise broker_error(found.error_code)

@@ -1,4 +1,4 @@
-"""All replicas of one node: who leads, who follows whom, and writing with acknowledgements (Kafka's ReplicaManager)."""
+"""All replicas of one node: leaders, followers, and appends with acknowledgements (Kafka's ReplicaManager)."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LONGEST_TURN = 0.002
-"""For how many seconds the loop is held by many small steps before others get a turn."""
+"""Seconds of small steps after which other callbacks get a turn."""
 
 FREED_PER_TURN = 1024 * 1024
-"""How many bytes of deleted logs in memory are given back before others get a turn."""
+"""Bytes of deleted logs in memory that are freed before other callbacks get a turn."""
 
 LOGS_OPENED_AT_ONCE = 8
-"""How many new logs an event of the controller opens; of more, the others follow in the next turns of the loop."""
+"""Maximum number of new logs that a controller's event opens at once; later passes of the loop open the others."""
 
 
 class Outcomes(dict[PartitionKey, "AppendInfo | KafkaError"]):
-    """What became of each partition's batch."""
+    """The outcome of each partition's batch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.unacknowledged: dict[PartitionKey, AppendInfo] = {}
-        """Where those batches are whose outcome is an error although they were written."""
+        """The batches that were written although their outcome is an error."""
 
 
 class ReplicaManager:
-    """The partitions that this node has replicas of.
+    """The partitions that have a replica on this node.
 
-    ``apply`` follows the controller and may be called before ``start``; what works in the background does so from
-    ``start`` to ``close``.
+    ``apply`` follows the controller and may be called before ``start``. Background work runs from ``start`` to
+    ``close``.
     """
 
     def __init__(self, broker: ReplicaHost) -> None:
@@ -60,7 +60,7 @@ class ReplicaManager:
         self.fetchers: dict[int, ReplicaFetcher] = {}
         """By the node id of the leader."""
         self._unopened: dict[PartitionKey, PartitionState] = {}
-        """New partitions whose logs are opened soon, or when somebody asks for them."""
+        """New partitions; their logs are opened soon, or at the first request."""
         self._opening: asyncio.Handle | None = None
         self._is_giving_back = False
         self._offline: dict[PartitionKey, KafkaError] = {}
@@ -68,14 +68,14 @@ class ReplicaManager:
         self._flushing: dict[Partition, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.flushed_by_time: dict[PartitionKey, Partition] = {}
-        """The partitions of topics with flush.ms."""
+        """The partitions of topics that set flush.ms."""
         self._upkeep = ReplicaUpkeep(self)
         self.cleaner = LogCleaner(self)
         self._is_running = False
         self._is_closed = False
 
     def start(self) -> None:
-        """Begin what works in the background: fetching from leaders, shrinking of ISRs, retention, checkpoints."""
+        """Start the background work: fetching from leaders, ISRs, retention, compaction, checkpoints."""
         self._is_running = True
         self._remove_strays()
         self._upkeep.start()
@@ -84,7 +84,7 @@ class ReplicaManager:
             fetcher.start()
 
     async def close(self) -> None:
-        """Stop everything in the background and wake whoever waits. The logs stay open: they are the broker's."""
+        """Stop the background work and notify all watchers. The logs stay open, as the broker owns them."""
         self._is_closed = True
         self._is_running = False
         self._unopened.clear()
@@ -97,11 +97,11 @@ class ReplicaManager:
         await asyncio.gather(*tasks, *self._flushing.values(), *self._closing)
 
     def high_watermarks(self) -> dict[PartitionKey, int]:
-        """What ``LogManager.checkpoint`` and ``LogManager.close`` write down."""
+        """Return the high watermarks for ``LogManager.checkpoint`` and ``LogManager.close``."""
         return {key: partition.high_watermark for key, partition in self.partitions.items()}
 
     def partition(self, topic: str, index: int) -> Partition:
-        """The replica of a partition on this node.
+        """Return the replica of a partition on this node.
 
         Raises:
             NotLeaderOrFollowerError: the partition is on other nodes.
@@ -123,15 +123,15 @@ class ReplicaManager:
             raise failure.fresh()
         self.broker.image.partition(topic, index)
         raise NotLeaderOrFollowerError(
-            f"Partition {topic}-{index} is not on broker {self.broker.node_id}: it was moved, or is on its way here."
+            f"Partition {topic}-{index} is not on broker {self.broker.node_id}: it was moved away, or is not here yet."
         )
 
     def leader(self, topic: str, index: int, current_leader_epoch: int = -1) -> Partition:
-        """The partition, which this node leads.
+        """Return a partition that this node leads.
 
         Raises:
-            FencedLeaderEpochError, UnknownLeaderEpochError: ``current_leader_epoch`` is not -1 and another one.
-            KafkaError: as ``partition``; ``NotLeaderOrFollowerError`` also where this node follows.
+            FencedLeaderEpochError, UnknownLeaderEpochError: ``current_leader_epoch`` is neither -1 nor the current one.
+            KafkaError: as ``partition``; ``NotLeaderOrFollowerError`` also if this node is a follower.
         """
         partition = self.partition(topic, index)
         partition.check_leader_epoch(current_leader_epoch)
@@ -141,7 +141,7 @@ class ReplicaManager:
             )
         return partition
 
-    # What a Partition asks of its node.
+    # The host of partitions
 
     @property
     def node_id(self) -> int:
@@ -168,7 +168,7 @@ class ReplicaManager:
             self._flushing[partition] = asyncio.get_running_loop().create_task(self._flush(partition))
 
     async def _flush(self, partition: Partition) -> None:
-        """Bring a log to disk until it needs it no more; what is appended meanwhile goes along with the next turn."""
+        """Flush a log until nothing is due; the next pass covers records appended in the meantime."""
         failure: KafkaError | None = None
         log = partition.log
         try:
@@ -176,35 +176,35 @@ class ReplicaManager:
                 try:
                     await self.flush_log(partition, None if is_due else log.active_base_offset)
                 except KafkaError as error:
-                    logger.error("%r: cannot be brought to disk: %s", partition, error)
+                    logger.error("%r: the log cannot be flushed to disk: %s", partition, error)
                     failure = error if is_due else None
                     break
                 if is_due:
                     partition.flushed()
         finally:
-            # Before anybody is woken: the next append is to try again.
+            # Before watchers are notified: the next append must be able to start a flush.
             del self._flushing[partition]
         if failure is not None:
             partition.flush_failed(failure)
 
     async def flush_log(self, partition: Partition, up_to: int | None = None) -> None:
-        """Bring what is in a partition's log below the offset ``up_to``, or all of it, to disk, in another thread.
+        """Flush a partition's log in another thread, below the offset ``up_to`` or completely.
 
         Raises:
-            KafkaStorageError: that did not work.
+            KafkaStorageError: the flush failed.
         """
         try:
             await asyncio.get_running_loop().run_in_executor(None, partition.log.flush, up_to)
         except OSError as error:
             raise KafkaStorageError(f"{partition.topic}-{partition.index}: {error}") from error
 
-    # What the controller says.
+    # The controller's events
 
     def apply(self, changed: Iterable[PartitionState], removed: Iterable[PartitionState]) -> None:
-        """Become leader or follower of partitions as the controller decided, or let go of them.
+        """Become leader or follower of partitions as the controller decided, or close them.
 
-        A partition's log is created when it comes here and deleted when it was removed, or moved elsewhere. Of many new
-        logs some are opened later; who asks for such a partition finds it all the same.
+        The log of a new partition is created, and that of a removed or moved one deleted. Of many new logs some are
+        opened later; a request for such a partition opens its log at once.
         """
         if self._is_closed:
             return
@@ -224,7 +224,7 @@ class ReplicaManager:
             self._opening = asyncio.get_running_loop().call_soon(self._open_some)
 
     def _is_new(self, state: PartitionState) -> bool:
-        """Whether a log is to be made that may be left for later, as those of coordinators may not."""
+        """Return whether a log must be created and may be opened later, unlike the logs of coordinators."""
         key = (state.topic, state.index)
         return (
             self.node_id in state.replicas
@@ -234,7 +234,7 @@ class ReplicaManager:
         )
 
     def _open_some(self) -> None:
-        """Open logs for a while, and go on in the next turn."""
+        """Open logs for a while, and continue in the next pass of the loop."""
         self._opening = None
         ends = self.now() + LONGEST_TURN
         while self._unopened and self.now() < ends:
@@ -246,7 +246,7 @@ class ReplicaManager:
         self._apply(self._unopened.pop(key))
 
     def _topic_id(self, key: PartitionKey) -> bytes | None:
-        """Which topic of that name this node has a replica of."""
+        """Return the id of the topic that this node has under a name, ``None`` if it has none."""
         unopened = self._unopened.get(key)
         if unopened is not None:
             return unopened.topic_id
@@ -258,7 +258,7 @@ class ReplicaManager:
         if key in self._unopened and self._topic_id(key) == state.topic_id:
             del self._unopened[key]
         if self._topic_id(key) not in (None, state.topic_id) or self.node_id not in state.replicas:
-            # The topic was deleted and created again, perhaps while this node was away, or the replica is elsewhere.
+            # The topic was created again, perhaps while this node was down, or the replica moved to another node.
             self._remove(key)
         if self.node_id not in state.replicas:
             return
@@ -268,7 +268,7 @@ class ReplicaManager:
             leader = partition.state.leader
             self._follow(partition, NO_LEADER if leader == self.node_id else leader, is_new_epoch)
         except (KafkaError, OSError) as error:
-            # The others of the event are to be followed all the same. The next event tries again.
+            # The other partitions of the event must be followed. The next event tries this one again.
             logger.error("%s-%d: the log cannot be used: %s", *key, error)
             self._let_go(key)
             self._offline[key] = KafkaStorageError(f"The log of {key[0]}-{key[1]} cannot be used: {error}")
@@ -309,7 +309,7 @@ class ReplicaManager:
         self.give_back()
 
     def give_back(self) -> None:
-        """Have folders and memory of deleted logs and segments freed, a piece in each turn of the loop."""
+        """Free folders and memory of deleted logs and segments, a piece in each pass of the loop."""
         if not self._is_giving_back:
             self._is_giving_back = True
             asyncio.get_running_loop().call_soon(self._give_back)
@@ -323,13 +323,13 @@ class ReplicaManager:
             asyncio.get_running_loop().call_soon(self._give_back)
 
     def _remove_strays(self) -> None:
-        """Delete the logs of partitions that went away while this node was down."""
+        """Delete the logs of partitions that were removed while this node was down."""
         for key in self.broker.logs.logs.keys() - self.partitions.keys() - self._offline.keys():
-            logger.info("%s-%d: is not on this node any more", *key)
+            logger.info("%s-%d: no longer has a replica on this node; its log is deleted", *key)
             self._delete_log(key)
 
     def _follow(self, partition: Partition, leader: int, is_new_epoch: bool) -> None:
-        """Have the partition fetched from ``leader`` and nobody else; from nobody for ``NO_LEADER``."""
+        """Fetch the partition from ``leader`` only; from no node for ``NO_LEADER``."""
         key = (partition.topic, partition.index)
         followed = self._following.pop(key, NO_LEADER)
         if followed not in (leader, NO_LEADER):
@@ -353,14 +353,14 @@ class ReplicaManager:
             fetcher.add(partition)
 
     def log_start_moved(self, partition: Partition) -> None:
-        """Retention has moved a partition's log start."""
+        """Announce a log start that retention has moved."""
         key = (partition.topic, partition.index)
         if key in self._following:
             self.fetchers[self._following[key]].touch(key)
         partition.wake()
 
     def reconfigure(self, topics: Iterable[str] | None = None) -> None:
-        """Take over changed configurations of ``topics``, or of all of them."""
+        """Apply the changed configurations of ``topics``, or of all topics."""
         names = None if topics is None else set(topics)
         configs = {}
         for key, partition in self.partitions.items():
@@ -371,10 +371,10 @@ class ReplicaManager:
                 configs[topic] = self.broker.log_config(topic)
             partition.log.config = configs[topic]
             self._configured(key, partition)
-            # What a reader gets may depend on it.
+            # The configuration may change what readers receive.
             partition.wake()
 
-    # Writing.
+    # Appending
 
     async def append(
         self,
@@ -385,13 +385,13 @@ class ReplicaManager:
         origin: Origin = "client",
         guards: Mapping[PartitionKey, VerificationGuard] | None = None,
     ) -> Outcomes:
-        """Write batches to partitions led here, and wait until they are acknowledged as ``acks`` says.
+        """Append batches to partitions that this node leads, and wait for acknowledgement according to ``acks``.
 
-        With -1 a partition's outcome is there when its batch is committed, at the latest after ``timeout_ms``: then
-        the outcome is ``RequestTimedOutError`` and the batch may be committed later. A topic that wants so
-        (flush.messages) is on disk before it is acknowledged with 1 or -1. Each partition has its own outcome; an error
-        of one stops none of the others. Where nothing has to be waited for, nothing is. ``guards`` are those of the
-        transactions that were verified (``verify``).
+        With -1 a batch is acknowledged when it is committed. After ``timeout_ms`` its outcome is
+        ``RequestTimedOutError``, and the batch may be committed later. If the topic requires it (flush.messages), a
+        batch is on disk before it is acknowledged with 1 or -1. Each partition has its own outcome, and an error of one
+        does not affect the others. Without a reason to wait, the call does not yield to the loop. ``guards`` are those
+        of verified transactions (``verify``).
 
         Raises:
             InvalidRequiredAcksError: ``acks`` is none of -1, 0 and 1.
@@ -427,7 +427,7 @@ class ReplicaManager:
 
 
 class _Acknowledgements:
-    """What a request waits for. Each partition is watched from its append on, so that no change is missed."""
+    """The batches that a request waits for. A partition is watched from its append on, so no change is missed."""
 
     def __init__(self, manager: ReplicaManager, acks: int, outcomes: Outcomes) -> None:
         self._manager = manager
@@ -437,7 +437,7 @@ class _Acknowledgements:
         self._done: asyncio.Future[None] | None = None
 
     def expect(self, key: PartitionKey, partition: Partition, info: AppendInfo) -> None:
-        """Watch ``partition`` until its batch is acknowledged or has failed; not at all where it is so already."""
+        """Watch ``partition`` until its batch is acknowledged or has failed, unless that is the case already."""
         if self._is_decided(key, partition, info):
             return
 
@@ -452,11 +452,11 @@ class _Acknowledgements:
         partition.add_watcher(moved)
 
     def _is_decided(self, key: PartitionKey, partition: Partition, info: AppendInfo) -> bool:
-        """Whether the batch is acknowledged, or will never be: then its outcome says so."""
+        """Return whether the batch is acknowledged or has failed; a failure is recorded as its outcome."""
         end_offset = info.last_offset + 1
         try:
             if partition.is_removed:
-                # A topic that was deleted is unknown; whatever else is here now, it is not what the batch is in.
+                # Raises for a deleted topic. A replica that exists here now does not contain the batch.
                 self._manager.partition(*key)
             return partition.replicated(end_offset) if self._acks == -1 else partition.durable(end_offset)
         except KafkaError as error:
@@ -466,7 +466,7 @@ class _Acknowledgements:
     def _fail(self, key: PartitionKey, info: AppendInfo, error: KafkaError) -> None:
         self._outcomes[key] = error
         if not isinstance(error, KafkaStorageError):
-            # Kafka flushes within the append, so there what could not be flushed was not written.
+            # Kafka flushes within the append, so a failed flush counts as not written.
             self._outcomes.unacknowledged[key] = info
 
     def _finish(self) -> None:
@@ -474,7 +474,7 @@ class _Acknowledgements:
             self._done.set_result(None)
 
     async def wait(self, timeout_ms: int) -> None:
-        """Wait for all that is expected; what takes longer than ``timeout_ms`` has timed out."""
+        """Wait for all expected batches; those that take longer than ``timeout_ms`` fail."""
         if not self._watchers:
             return
         loop = asyncio.get_running_loop()
@@ -488,7 +488,7 @@ class _Acknowledgements:
             self._fail(key, info, RequestTimedOutError())
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching."""
         for partition, watcher, _ in self._watchers.values():
             partition.remove_watcher(watcher)
         self._watchers.clear()

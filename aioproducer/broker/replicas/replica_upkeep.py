@@ -1,7 +1,7 @@
-"""What a node does for its replicas from time to time: ISRs, retention, checkpoints, flushing, forgetting producers.
+"""The periodic work of a node on its replicas: ISRs, retention, checkpoints, flushing, expiry of producers.
 
-Each is a loop that goes through the partitions in small steps, with a turn for others in between. A node that holds a
-thousand idle partitions has next to nothing to do.
+Each kind of work is a loop over the partitions in small steps, which gives other callbacks a turn in between. Idle
+partitions cost next to nothing, also a thousand of them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ logger = logging.getLogger(__name__)
 NEVER_MS = 2**63 - 1
 SHORTEST_FLUSH_MS = 10
 LONGEST_FLUSH_CHECK_MS = 1000
-"""Between these, a topic's flush.ms says how often it is looked for logs to flush.
+"""Between these limits, the interval of the search for logs to flush is the smallest flush.ms.
 
-Kafka looks every log.flush.scheduler.interval.ms, which is never if it is not set, so that flush.ms has no effect."""
+Kafka searches every log.flush.scheduler.interval.ms. Unless that is set it never does, so flush.ms has no effect."""
 
 LONGEST_TURN = 0.001
-"""For how many seconds steps follow each other before others get a turn."""
+"""Seconds of steps after which other callbacks get a turn."""
 
 
 class ReplicaUpkeep:
@@ -41,10 +41,10 @@ class ReplicaUpkeep:
         self._tasks: list[asyncio.Task[None]] = []
         self._checkpointed: dict[PartitionKey, tuple[int, int, int]] = {}
         self._flushed: dict[PartitionKey, tuple[int, float]] = {}
-        """Recovery points and since when they are where they are."""
+        """Recovery points, and the time at which each was first seen."""
 
     def start(self) -> None:
-        """Begin; each loop waits for its interval first."""
+        """Start the loops; each waits for its interval first."""
         config = self._manager.broker.config
         loops: list[tuple[str, float, Callable[[], Awaitable[None]]]] = [
             ("isr", config.replica_lag_time_max_ms / 2, self.shrink_isrs),
@@ -64,7 +64,7 @@ class ReplicaUpkeep:
         ]
 
     async def close(self) -> None:
-        """Stop all of it."""
+        """Stop the loops."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -72,7 +72,7 @@ class ReplicaUpkeep:
             await asyncio.wait(tasks)
 
     async def _each(self, step: Callable[[Partition], object]) -> None:
-        """Do ``step`` with each partition, and again as long as it returns something true."""
+        """Call ``step`` for each partition, repeatedly while it returns a true value."""
         turn_ends = self._manager.now() + LONGEST_TURN
         partitions = list(self._manager.partitions.values())
         partitions.reverse()
@@ -90,11 +90,11 @@ class ReplicaUpkeep:
                 turn_ends = self._manager.now() + LONGEST_TURN
 
     async def shrink_isrs(self) -> None:
-        """Take followers out of ISRs that lag behind."""
+        """Remove lagging followers from ISRs."""
         await self._each(lambda partition: partition.shrink_isr())
 
     async def delete_old_segments(self) -> None:
-        """Retention by time, by size and by log start offset."""
+        """Delete segments by time, size and log start offset."""
 
         def step(partition: Partition) -> bool:
             start = partition.log_start_offset
@@ -107,7 +107,7 @@ class ReplicaUpkeep:
         self._manager.give_back()
 
     async def checkpoint(self) -> None:
-        """Write down high watermarks, log starts and recovery points, where one has moved."""
+        """Write high watermarks, log starts and recovery points to their checkpoints, if one has changed."""
         points: dict[PartitionKey, tuple[int, int, int]] = {}
 
         def step(partition: Partition) -> None:
@@ -125,7 +125,7 @@ class ReplicaUpkeep:
             self._checkpointed = points
 
     async def expire_producers(self) -> None:
-        """Forget producers that have written nothing for producer.id.expiration.ms."""
+        """Remove producers that have written nothing for producer.id.expiration.ms."""
         now_ms = self._manager.broker.wall_ms()
 
         def step(partition: Partition) -> None:
@@ -135,7 +135,7 @@ class ReplicaUpkeep:
         await self._each(step)
 
     async def flush(self) -> None:
-        """Bring logs to disk whose last flush is flush.ms ago and that have something to flush."""
+        """Flush logs with unflushed records and a last flush at least flush.ms ago."""
         now = self._manager.now()
         seen: dict[PartitionKey, tuple[int, float]] = {}
         due = []
@@ -150,10 +150,10 @@ class ReplicaUpkeep:
             try:
                 await self._manager.flush_log(partition)
             except KafkaError as error:
-                logger.error("%r: cannot be brought to disk: %s", partition, error)
+                logger.error("%r: the log cannot be flushed to disk: %s", partition, error)
 
     async def _flush_often(self) -> None:
-        """As often as the smallest flush.ms of all logs needs."""
+        """Flush logs, at the interval that the smallest flush.ms of all logs requires."""
         while True:
             smallest = min(
                 (partition.log.config.flush_ms for partition in self._manager.flushed_by_time.values()),
@@ -173,8 +173,8 @@ async def _guarded(step: Callable[[], Awaitable[None]]) -> None:
     try:
         await step()
     except (KafkaError, OSError) as error:
-        # A disk that is full or gone: the next round tries again.
+        # A full or missing disk, for example: the next round tries again.
         logger.error("upkeep failed: %s", error)
     except Exception:
-        # One turn that failed is no reason to stop for ever.
+        # One failed round must not end the loop.
         logger.exception("upkeep failed")

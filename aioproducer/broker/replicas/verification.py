@@ -1,4 +1,4 @@
-"""Asking a transaction's coordinator before the transaction's first batch is written to a partition (KIP-890, part 1).
+"""Verification of a transaction by its coordinator, before its first batch in a partition (KIP-890, part 1).
 
 A caller that writes transactional batches calls ``verify`` first, and passes the guards to ``ReplicaManager.append``.
 """
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from aioproducer.broker.replicas.host import PartitionKey
     from aioproducer.broker.replicas.replica_manager import ReplicaManager
 
-# Older clients try again after NOT_ENOUGH_REPLICAS, and not all of them after these.
-_TO_BE_RETRIED = frozenset(
+# Older clients retry after NOT_ENOUGH_REPLICAS, but some of them not after these.
+_RETRIABLE = frozenset(
     {
         NetworkError.code,
         CoordinatorLoadInProgressError.code,
@@ -44,7 +44,7 @@ _TO_BE_RETRIED = frozenset(
 
 
 class TransactionVerifier(Protocol):
-    """The coordinators of transactions, on whichever nodes they are."""
+    """The coordinators of transactions, on this and other nodes."""
 
     async def add_or_verify(
         self,
@@ -55,14 +55,14 @@ class TransactionVerifier(Protocol):
         *,
         verify_only: bool,
     ) -> dict[PartitionKey, int]:
-        """Ask whether the partitions belong to the transaction that is open, or add them to it.
+        """Verify that the partitions belong to the open transaction, or add them to it.
 
         Returns an error code, or 0, for each of ``partitions``.
         """
 
 
 class Support(Enum):
-    """What a client's version of a request can make of verification (``TransactionSupportedOperation``)."""
+    """The verification that the version of a client's request supports (``TransactionSupportedOperation``)."""
 
     VERIFY = "verify"
     VERIFY_ABORTABLE = "verify, and abort on TRANSACTION_ABORTABLE"
@@ -70,7 +70,7 @@ class Support(Enum):
 
 
 class Verified(NamedTuple):
-    """How each partition was verified. One that is in neither has a transaction open already, or needs no guard."""
+    """The outcome for each partition. A partition in neither has an open transaction already, or needs no guard."""
 
     guards: dict[PartitionKey, VerificationGuard]
     errors: dict[PartitionKey, KafkaError]
@@ -85,12 +85,12 @@ async def verify(
     sequences: Mapping[PartitionKey, int],
     support: Support,
 ) -> Verified:
-    """Verify a transaction in each partition where the producer has none open.
+    """Verify a transaction in each partition in which the producer has none open.
 
-    While the transaction before is ending, and the client has no better way to wait, it is tried again for a while.
+    While the previous transaction is ending, and the client cannot wait for it, verification is retried for a while.
 
     Args:
-        sequences: by partition, the sequence number of the batch that is to be written; -1 where it has none.
+        sequences: the sequence number of the next batch by partition; -1 for a batch without one.
     """
     config = replicas.broker.config
     if support is not Support.ADD and not config.transaction_partition_verification_enable:
@@ -136,14 +136,14 @@ def _begin(
 
 
 def _error(code: int, support: Support) -> KafkaError:
-    """What is answered to the client where the coordinator answered ``code``."""
+    """Return the client's error for an error code of the coordinator."""
     if code == ProducerFencedError.code:
         code = InvalidProducerEpochError.code
     elif code == TransactionAbortableError.code and support is Support.VERIFY:
         code = InvalidTxnStateError.code
     if code == InvalidTxnStateError.code:
         return InvalidTxnStateError("Partition was not added to the transaction")
-    if code in _TO_BE_RETRIED or (code == ConcurrentTransactionsError.code and support is not Support.ADD):
+    if code in _RETRIABLE or (code == ConcurrentTransactionsError.code and support is not Support.ADD):
         return NotEnoughReplicasError(
             f"Unable to verify the partition has been added to the transaction. Underlying error: {CODES[code][0]}"
         )

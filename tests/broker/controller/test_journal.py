@@ -86,7 +86,7 @@ def test_a_torn_tail_is_cut_with_a_warning(storage: Storage, caplog: pytest.LogC
         warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
         if cut < len(last):
             (warning,) = warnings
-            assert f"ends in {len(last) - cut} bytes of an event" in warning.getMessage()
+            assert f"ends with {len(last) - cut} bytes of an incomplete event" in warning.getMessage()
         else:
             assert not warnings
 
@@ -117,7 +117,7 @@ def test_what_to_do_about_a_corrupt_line_is_said(storage: Storage) -> None:
     lines = (storage.read(FILE_NAME) or b"").splitlines(keepends=True)
     lines[2] = b"nonsense\n"
     storage.replace(FILE_NAME, b"".join(lines))
-    with pytest.raises(KafkaStorageError, match=r"line 3 is corrupt .* restore the file from a copy"):
+    with pytest.raises(KafkaStorageError, match=r"line 3 is corrupt .* Restore the file from a copy"):
         Journal(storage).load("")
 
 

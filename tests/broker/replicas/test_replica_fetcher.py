@@ -370,7 +370,7 @@ async def test_a_bug_stops_nobody(
     assert "a bug" in caplog.text
     caplog.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(scene.fetcher, "_take", fail)
+        patch.setattr(scene.fetcher, "_apply_response", fail)
         scene.answer()
         await scene.asked()
     assert "a bug" in caplog.text
@@ -418,7 +418,7 @@ async def test_a_leader_that_nobody_knows_is_waited_for(scene: Scene, caplog: py
     async with asyncio.timeout(10):
         while not caplog.records:  # noqa: ASYNC110  # a log has no event
             await asyncio.sleep(0)
-    assert "Where node 1 is reached is not known" in caplog.text
+    assert "The address of node 1 is unknown" in caplog.text
     image.nodes[LEADER] = node
     assert named(await scene.asked()) == {0: 0}
 
