@@ -191,4 +191,4 @@ def test_a_port_that_is_taken_and_a_folder_in_use_are_errors(call, cluster, tmp_
     with EmbeddedClusterThread(data_dir=tmp_path / "data"):
         ended = call("broker", "--listen", "127.0.0.1:0", "--data", tmp_path / "data")
     assert ended.code == FAILED
-    assert "is in use: another broker holds its file .lock" in ended.err
+    assert "is in use: another broker has locked its file .lock" in ended.err

@@ -40,7 +40,7 @@ def write_checkpoint(storage: Storage, name: str, entries: Iterable[Iterable[obj
     """Make ``entries`` the whole of a checkpoint file.
 
     Raises:
-        OSError: the disk did not take it; the file is as it was.
+        OSError: it could not be written; the file is as it was.
     """
     lines = [" ".join(map(str, entry)) for entry in entries]
     storage.replace(name, "".join(f"{line}\n" for line in (_VERSION, len(lines), *lines)).encode(), sync=sync)
@@ -69,7 +69,7 @@ def write_offsets(storage: Storage, name: str, offsets: Mapping[tuple[str, int],
     """Make ``offsets`` the whole of a checkpoint file.
 
     Raises:
-        OSError: the disk did not take it; the file is as it was.
+        OSError: it could not be written; the file is as it was.
     """
     entries = [(topic, partition, offset) for (topic, partition), offset in sorted(offsets.items())]
     write_checkpoint(storage, name, entries, sync=sync)

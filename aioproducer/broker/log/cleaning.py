@@ -87,7 +87,7 @@ class Cleaning:
             CleaningAbortedError: the log was cut, closed or lost segments meanwhile.
             CorruptRecordError: a batch is damaged.
             OffsetMapTooSmallError: the map has no room for the keys of the first dirty batch.
-            OSError: the disk does not do as told.
+            OSError: the disk failed.
         """
         yield from self._map_keys()
         end_offset = self._offsets.latest_offset + 1

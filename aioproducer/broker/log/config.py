@@ -1,4 +1,4 @@
-"""What a topic's configuration means to its logs."""
+"""The part of a topic's configuration that its logs use."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _DAY_MS = 24 * 60 * 60 * 1000
 class LogConfig:
     """Typed values of a topic's keys, under Kafka's names and with the defaults of Kafka 4.4 (``LogConfig``).
 
-    Times are milliseconds, sizes bytes; -1 means no limit where Kafka says so. Values are not checked here but where a
-    user's configuration is read.
+    Times are milliseconds, sizes bytes; -1 means no limit as in Kafka. The values were checked when a user's
+    configuration was read.
     """
 
     segment_bytes: int = 1024 * 1024 * 1024
@@ -42,9 +42,9 @@ class LogConfig:
     delete_retention_ms: int = _DAY_MS
     producer_id_expiration_ms: int = _DAY_MS
     transaction_partition_verification_enable: bool = True
-    """Have each transaction verified with its coordinator before its first batch is written (KIP-890)."""
+    """Whether each transaction is verified by its coordinator before its first batch is written (KIP-890)."""
     validate_records: bool = IS_COMPILED
-    """Check every record of a batch that is appended, as Kafka does, not the header alone. Not a key of Kafka."""
+    """Whether every record of an appended batch is checked, as in Kafka, or only the header. Not a key of Kafka."""
 
     @property
     def deletes(self) -> bool:

@@ -1,7 +1,7 @@
 """A segment's indexes, in the formats of Kafka's ``.index`` and ``.timeindex`` files.
 
 Entries are kept in memory and written to their files when the segment is flushed, rolled or closed. After an unclean
-end those of every segment that was not flushed are made anew from the log, so that nothing is lost by waiting.
+end the indexes of every segment that was not flushed are rebuilt from the log, so a delayed write loses nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TIME_INDEX_SUFFIX = ".timeindex"
 
 
 class OffsetPosition(NamedTuple):
-    """An entry of the offset index: where in the file the batch stands that ends with ``offset``."""
+    """An entry of the offset index: the file position of the batch that ends with ``offset``."""
 
     offset: int
     position: int
@@ -32,7 +32,7 @@ class TimestampEntry(NamedTuple):
 
 
 class Index:
-    """Entries of a fixed size, rising in their first field."""
+    """Entries of a fixed size, in ascending order of their first field."""
 
     __slots__ = ("_data", "_entry", "_is_retired", "_lock", "_name", "_storage", "_written", "base_offset")
 
@@ -56,7 +56,7 @@ class Index:
         return len(self._data)
 
     def _slot(self, key: int, field: int = 0) -> int:
-        """The last entry whose field is at most ``key``, -1 if there is none."""
+        """Return the number of the last entry with a field of at most ``key``, -1 if there is none."""
         low, high = 0, len(self)
         unpack, size, data = self._entry.unpack_from, self._entry.size, self._data
         while low < high:
@@ -79,11 +79,11 @@ class Index:
         return relative
 
     def clear(self) -> None:
-        """Forget all entries; the file follows with the next :meth:`save`."""
+        """Remove all entries; the next :meth:`save` updates the file."""
         self._keep(0)
 
     def retire(self) -> None:
-        """Write no more: the file may belong to another by now."""
+        """Stop writing: the file may belong to another index by now."""
         with self._lock:
             self._is_retired = True
 
@@ -98,10 +98,10 @@ class Index:
             self._name = name
 
     def save(self, *, sync: bool = False) -> None:
-        """Write to the file what is not there yet.
+        """Write new entries to the file.
 
         Raises:
-            OSError: the disk did not take it.
+            OSError: it could not be written.
         """
         with self._lock:
             if self._is_retired:
@@ -121,11 +121,11 @@ class OffsetIndex(Index):
         super().__init__(storage, name, base_offset, self.ENTRY, data)
 
     def is_full(self, max_bytes: int) -> bool:
-        """Whether another entry is more than ``segment.index.bytes`` allow."""
+        """Return whether another entry would exceed ``segment.index.bytes``."""
         return len(self) >= max_bytes // self.ENTRY.size
 
     def append(self, offset: int, position: int) -> None:
-        """Add an entry; ``offset`` is greater than all before.
+        """Add an entry; ``offset`` must be greater than all offsets in the index.
 
         Raises:
             ValueError: it is not.
@@ -136,17 +136,17 @@ class OffsetIndex(Index):
         self._data += self.ENTRY.pack(relative, position)
 
     def entry(self, slot: int) -> OffsetPosition:
-        """The entry number ``slot``."""
+        """Return the entry number ``slot``."""
         relative, position = self.ENTRY.unpack_from(self._data, slot * 8)
         return OffsetPosition(self.base_offset + relative, position)
 
     def lookup(self, offset: int) -> OffsetPosition:
-        """The greatest entry that is at most ``offset``; the segment's start if there is none."""
+        """Return the last entry of at most ``offset``; the segment's start if there is none."""
         slot = self._slot(offset - self.base_offset)
         return OffsetPosition(self.base_offset, 0) if slot < 0 else self.entry(slot)
 
     def lookup_position(self, position: int) -> int:
-        """The greatest indexed file position that is at most ``position``, 0 if there is none."""
+        """Return the greatest indexed file position of at most ``position``, 0 if there is none."""
         slot = self._slot(position, 1)
         return 0 if slot < 0 else self.entry(slot).position
 
@@ -160,7 +160,7 @@ class OffsetIndex(Index):
         self._keep(self._slot(offset - self.base_offset - 1) + 1)
 
     def is_sane(self, log_size: int) -> bool:
-        """Whether what the file held can be an index of a log of ``log_size`` bytes."""
+        """Return whether the file's content can be an index of a log of ``log_size`` bytes."""
         if len(self._data) % self.ENTRY.size:
             return False
         if not self._data:
@@ -180,7 +180,7 @@ class TimeIndex(Index):
         super().__init__(storage, name, base_offset, self.ENTRY, data)
 
     def is_full(self, max_bytes: int) -> bool:
-        """Whether another entry is more than ``segment.index.bytes`` allow; one is left for when the segment rolls."""
+        """Return whether another entry would exceed ``segment.index.bytes``; the roll needs one entry."""
         return len(self) >= max_bytes // self.ENTRY.size - 1
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
@@ -189,12 +189,12 @@ class TimeIndex(Index):
             self._data += self.ENTRY.pack(timestamp, self._relative(offset))
 
     def entry(self, slot: int) -> TimestampEntry:
-        """The entry number ``slot``."""
+        """Return the entry number ``slot``."""
         timestamp, relative = self.ENTRY.unpack_from(self._data, slot * 12)
         return TimestampEntry(timestamp, self.base_offset + relative)
 
     def lookup(self, timestamp: int) -> TimestampEntry:
-        """The greatest entry that is at most ``timestamp``; timestamp -1 at the segment's start if there is none."""
+        """Return the last entry of at most ``timestamp``; timestamp -1 at the segment's start if there is none."""
         slot = self._slot(timestamp)
         return TimestampEntry(-1, self.base_offset) if slot < 0 else self.entry(slot)
 
@@ -204,11 +204,11 @@ class TimeIndex(Index):
         return self.entry(len(self) - 1) if self._data else TimestampEntry(-1, self.base_offset)
 
     def truncate_to(self, offset: int) -> None:
-        """Keep the entries whose offset is below ``offset``."""
+        """Keep the entries with offsets below ``offset``."""
         self._keep(self._slot(offset - self.base_offset - 1, 1) + 1)
 
     def is_sane(self) -> bool:
-        """Whether what the file held can be a time index."""
+        """Return whether the file's content can be a time index."""
         if len(self._data) % self.ENTRY.size:
             return False
         return not self._data or (

@@ -1,10 +1,10 @@
 """A partition's log (``UnifiedLog``).
 
-**What acks mean on disk.** ``append_as_leader`` and ``append_as_follower`` return when the batch was handed to the
-operating system by ``write``: it survives the death of this process, SIGKILL included. It survives a power loss, or a
-crash of the machine, only once :meth:`Log.flush` has returned. When that is due is said by ``flush.messages`` and
-``flush.ms``, whose defaults leave it, as Kafka's do, to the operating system and to replicas on other machines. In
-memory nothing survives the process, and only a node that dies within it comes back.
+**What acks mean on disk.** ``append_as_leader`` and ``append_as_follower`` return when the operating system has the
+batch (``write``): it survives the end of this process, also by SIGKILL. It survives a power loss or a crash of the
+machine only after :meth:`Log.flush` has returned. ``flush.messages`` and ``flush.ms`` determine when that is due. By
+default, as in Kafka, only the operating system and replicas on other machines provide durability. In memory the log
+survives the death of its node, but not the end of the process.
 
 Everything but :meth:`Log.flush` belongs to one thread.
 """
@@ -42,12 +42,12 @@ _LEADER_EPOCH_OFFSET = 12
 
 
 class _Incoming(NamedTuple):
-    """A batch that is to be written."""
+    """A batch to append."""
 
     header: BatchHeader
     stored: StoredBatch
     marker: ControlRecord | None
-    """What the batch says of a transaction's end."""
+    """The marker that ends a transaction, if the batch is one."""
 
 
 class Log(StoredLog):
@@ -66,16 +66,16 @@ class Log(StoredLog):
         recovery_point: int = 0,
         log_start_offset: int = 0,
     ) -> Log:
-        """The log in ``storage``, empty if there is none.
+        """Open the log in ``storage``; create an empty one if there is none.
 
         Args:
             wall_ms: milliseconds since 1970.
-            clean: the log was closed cleanly, so nothing need be checked.
-            recovery_point: what lies before this offset was flushed; without ``clean``, the rest is read and checked.
+            clean: the log was closed cleanly, so it is not checked.
+            recovery_point: records before this offset were flushed; without ``clean`` the others are read and checked.
             log_start_offset: records before it were deleted.
 
         Raises:
-            KafkaStorageError: the disk does not do as told.
+            KafkaStorageError: the disk failed.
         """
         log = cls(storage, config, topic, partition, wall_ms)
         now_ms = wall_ms()
@@ -105,7 +105,7 @@ class Log(StoredLog):
 
     @contextmanager
     def _truncating(self) -> Iterator[None]:
-        """A log that was cut half-way is in no state to go on with: as Kafka takes its disk for failed."""
+        """Make a log unusable if its truncation fails half-way, as Kafka takes the disk offline."""
         self._ensure_usable()
         self._finish_swap()
         self.removals += 1
@@ -113,7 +113,7 @@ class Log(StoredLog):
             with self._disk("truncate"):
                 yield
         except KafkaStorageError:
-            self._unusable = "could not be truncated, and must be opened anew"
+            self._unusable = "could not be truncated, and must be opened again"
             raise
 
     # Appending
@@ -129,12 +129,12 @@ class Log(StoredLog):
     ) -> AppendInfo:
         """Check one batch, give it the next offsets and ``leader_epoch``, and write it.
 
-        ``records`` belongs to the log from now on: writable memory is stamped in place and may be kept without a copy.
-        Batches of the coordinator are spared the checks of sequence numbers, and may be control batches.
+        ``records`` belongs to the log afterwards: writable memory is stamped in place and may be kept without a copy.
+        Sequence numbers in batches of a coordinator are not checked, and these may be control batches.
 
         Args:
-            guard: what ``begin_verification`` returned, for a batch that begins a transaction.
-            transaction_version: by whose rules the epoch of a control batch is checked.
+            guard: the result of ``begin_verification``, for a batch that begins a transaction.
+            transaction_version: the version of the rules for the epoch of a control batch.
 
         Raises:
             CorruptRecordError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError,
@@ -142,7 +142,7 @@ class Log(StoredLog):
             InvalidProducerEpochError, InvalidTxnStateError, OutOfOrderSequenceError, TransactionCoordinatorFencedError:
                 the producer's state forbids it, see :class:`ProducerStateManager`.
             RecordBatchTooLargeError: the batch is larger than a segment.
-            KafkaStorageError: the disk did not take it; the log is as it was.
+            KafkaStorageError: it could not be written; the log is as it was.
         """
         now_ms = self._wall_ms()
         is_client = origin == "client"
@@ -200,7 +200,7 @@ class Log(StoredLog):
 
         Raises:
             InvalidProducerEpochError, TransactionCoordinatorFencedError: see ``ProducerStateManager.check_marker``.
-            KafkaStorageError: the disk did not take it; the log is as it was.
+            KafkaStorageError: it could not be written; the log is as it was.
         """
         batch = encode_control_batch(
             ControlRecordType.COMMIT if committed else ControlRecordType.ABORT,
@@ -222,10 +222,10 @@ class Log(StoredLog):
         )
 
     def assign_leader_epoch(self, epoch: int) -> None:
-        """Note that the leader of ``epoch`` begins at the log's end, before it has written anything.
+        """Record that the leader of ``epoch`` begins at the log's end, before its first batch.
 
         Raises:
-            KafkaStorageError: the disk did not take it; the epochs are as they were.
+            KafkaStorageError: it could not be written; the epochs are as they were.
             ValueError: ``epoch`` is negative.
         """
         self._ensure_usable()
@@ -233,16 +233,16 @@ class Log(StoredLog):
             self.leader_epochs.assign(epoch, self.log_end_offset)
 
     def append_as_follower(self, records: Buffer) -> AppendInfo:
-        """Write batches as the leader stored them; the part of a batch at the end is left out.
+        """Write batches as the leader stored them; an incomplete batch at the end is ignored.
 
-        ``records`` belongs to the log from now on. More than fits a segment is written in several steps, each of which
-        happens whole or not at all.
+        ``records`` belongs to the log afterwards. If they do not fit one segment, they are written in several steps,
+        each completely or not at all.
 
         Raises:
             CorruptRecordError: a checksum or a length is wrong; nothing was written.
             OffsetsOutOfOrderError: the batches' offsets do not rise; nothing was written.
             UnexpectedAppendOffsetError: the first batch begins below this log's end; nothing was written.
-            KafkaStorageError: the disk did not take them.
+            KafkaStorageError: they could not be written.
         """
         batches = [
             _Incoming(
@@ -272,7 +272,7 @@ class Log(StoredLog):
         return AppendInfo(first_offset, last_offset, max_timestamp, -1, self.log_start_offset, False, size)
 
     def _parts(self, batches: list[_Incoming]) -> Iterator[list[_Incoming]]:
-        """``batches`` in runs that fit a segment each; one that is larger than a segment is a run of its own."""
+        """Divide ``batches`` into runs that fit a segment; a batch larger than a segment is one run."""
         start, size = 0, 0
         for index, (header, _, _) in enumerate(batches):
             if size and size + header.size > self.config.segment_bytes:
@@ -289,7 +289,7 @@ class Log(StoredLog):
         size: int,
         now_ms: int,
     ) -> None:
-        """Epochs, roll, log, and only when all that went well what others see: end offset and producer state."""
+        """Write epochs, roll and append. Only if all succeed, update the end offset and the producer state."""
         self._ensure_usable()
         stored = [batch.stored for batch in batches]
         max_timestamp = max([batch.max_timestamp for batch in stored])
@@ -318,26 +318,26 @@ class Log(StoredLog):
         self.producer_state.map_end_offset = self.log_end_offset
 
     def _take_back_roll(self) -> Segment:
-        """Remove the active segment, which is empty: it was begun for batches behind a gap, which then failed.
+        """Remove the active segment, which is empty: it was created for batches behind a gap, and their append failed.
 
         Raises:
-            OSError: the disk did not do it, and the log must be opened anew.
+            OSError: the disk failed, and the log must be opened again.
         """
         try:
             self._segments[-1].remove()
             self.producer_state.remove_snapshots_after(self.log_end_offset)
         except OSError:
-            self._unusable = "has a segment that could not be removed, and must be opened anew"
+            self._unusable = "has a segment that could not be removed, and must be opened again"
             raise
         self._segments.pop()
         self._bases.pop()
         return self._segments[-1]
 
     def _roll(self, base_offset: int, now_ms: int) -> Segment:
-        """Begin a new segment, unless the active one is empty and begins there.
+        """Create a new segment, unless the active one is empty and begins at ``base_offset``.
 
         Raises:
-            OSError: the disk did not take it; the active segment stays, or is the new one and empty.
+            OSError: it could not be written; the active segment stays, or is the new one and empty.
         """
         active = self._segments[-1]
         if active.base_offset == base_offset:
@@ -349,22 +349,22 @@ class Log(StoredLog):
         segment = Segment(
             self._storage, base_offset, self.config, now_ms, random.randrange(jitter) if jitter > 0 else 0
         )
-        # From here on its file is there, so it is the active one, whether its indexes can be written yet or not: were
-        # the old one to grow past it, the next start would find two segments with the same offsets.
+        # Its file exists now, so it is the active one even if its indexes cannot be written yet. If the old segment
+        # grew past it, the next start would find two segments with the same offsets.
         self._segments.append(segment)
         self._bases.append(base_offset)
         segment.save_indexes()
         return segment
 
-    # Cutting
+    # Truncation and retention
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the records from ``offset`` on, with the whole batch it lies in; the log then ends at ``offset``.
+        """Drop the records from ``offset`` on, with the whole batch that contains it; the log then ends at ``offset``.
 
-        Nothing happens where the log ends before it.
+        Nothing happens if the log ends before ``offset``.
 
         Raises:
-            KafkaStorageError: the disk does not do as told.
+            KafkaStorageError: the disk failed.
             ValueError: ``offset`` is negative.
         """
         if offset < 0:
@@ -378,7 +378,7 @@ class Log(StoredLog):
         with self._truncating():
             self._lower_recovery_point(offset)
             self.producer_state.remove_snapshots_after(offset)
-            # From the end, so that what is left after a crash on the way has no hole.
+            # From the end, so that a crash in between leaves no hole.
             while self._bases[-1] > offset or (self._bases[-1] == offset and len(self._bases) > 1):
                 self._segments[-1].remove()
                 self._segments.pop()
@@ -393,10 +393,10 @@ class Log(StoredLog):
             self._rebuild_producer_state()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything: the log is empty and goes on at ``offset``.
+        """Drop all records: the log is empty and continues at ``offset``.
 
         Raises:
-            KafkaStorageError: the disk does not do as told.
+            KafkaStorageError: the disk failed.
         """
         with self._truncating():
             self._lower_recovery_point(min(offset, self.log_start_offset))
@@ -416,7 +416,7 @@ class Log(StoredLog):
         self.recovery_point = offset
 
     def _lower_cleaned_to(self) -> None:
-        """What replaces records that were cut is dirty."""
+        """Lower ``cleaned_to``, as the records that replace truncated ones are dirty."""
         if self.cleaned_to is not None:
             self.cleaned_to = min(self.cleaned_to, self._bases[-1])
 
@@ -429,7 +429,7 @@ class Log(StoredLog):
             self.before_truncation(offset)
 
     def advance_log_start_offset(self, offset: int) -> None:
-        """Hide the records before ``offset``; segments that hold only such go with :meth:`delete_old_segments`.
+        """Hide the records before ``offset``; :meth:`delete_old_segments` deletes segments of such records.
 
         Raises:
             OffsetOutOfRangeError: ``offset`` is behind the log's end.
@@ -444,13 +444,14 @@ class Log(StoredLog):
             self.leader_epochs.truncate_from_start(offset)
 
     def delete_old_segments(self, high_watermark: int, *, at_most: int | None = None) -> int:
-        """Delete segments that are below the log's start, or too many or too old; forget expired producers, too.
+        """Delete segments that are below the log's start, too large or too old, and remove expired producers.
 
-        Only whole segments go, oldest first, ``at_most`` so many, and none that reaches above ``high_watermark``. Where
-        the active one must go, an empty one takes its place. Returns how many went.
+        Only whole segments are deleted, at most ``at_most``, the oldest first, and none that reaches above
+        ``high_watermark``. If the active one must be deleted, an empty one replaces it. Returns the number of deleted
+        segments.
 
         Raises:
-            KafkaStorageError: the disk does not do as told.
+            KafkaStorageError: the disk failed.
         """
         self._ensure_usable()
         now_ms = self._wall_ms()
@@ -484,12 +485,11 @@ class Log(StoredLog):
 
     @property
     def rolled_segments_unflushed(self) -> bool:
-        """Whether a segment that takes no more batches waits for a flush, which Kafka begins in the background then.
+        """Whether a closed segment waits for a flush, which Kafka starts in the background.
 
-        ``flush(active_base_offset)`` brings them to disk and spares the next start, if this end is unclean, to
-        check them.
+        After ``flush(active_base_offset)`` the next start does not check these segments, even after an unclean end.
         """
-        # The active segment may begin behind a gap, for batches that then could not be written.
+        # The active segment may begin behind a gap, for batches that could not be written.
         return self.recovery_point < min(self._bases[-1], self.log_end_offset)
 
     @property
@@ -498,12 +498,12 @@ class Log(StoredLog):
         return self.log_end_offset - self.recovery_point >= self.config.flush_messages
 
     def flush(self, up_to: int | None = None) -> None:
-        """Make what is below ``up_to`` (everything, if not given) survive a power loss; then moves ``recovery_point``.
+        """Make the records below ``up_to`` (by default all) survive a power loss, then raise ``recovery_point``.
 
-        May run in another thread while this one appends, reads or truncates.
+        May run in another thread during appends, reads and truncations.
 
         Raises:
-            KafkaStorageError: the disk did not do it; the recovery point stays.
+            KafkaStorageError: the flush failed; the recovery point is unchanged.
         """
         with self._lock:
             end = self.log_end_offset if up_to is None else min(up_to, self.log_end_offset)
@@ -521,7 +521,7 @@ class Log(StoredLog):
             self._storage.sync()
         except OSError as error:
             if self._unusable:
-                # Closed meanwhile, perhaps because the partition was deleted: there is nothing left to flush.
+                # The log was closed, perhaps because the partition was deleted: nothing is left to flush.
                 return
             raise self._storage_error("flush", error) from error
         with self._lock:
@@ -529,10 +529,10 @@ class Log(StoredLog):
                 self.recovery_point = max(self.recovery_point, end)
 
     def close(self, clean: bool) -> None:
-        """Let go of the files. With ``clean``, after a flush and a snapshot, so that nothing need be read next time.
+        """Close the files. With ``clean``, flush and take a snapshot first, so that the next start reads nothing.
 
         Raises:
-            KafkaStorageError: the disk did not take what was left to write; it must be opened with ``clean=False``.
+            KafkaStorageError: the flush failed; the log must be opened with ``clean=False``.
         """
         with self._disk("close"):
             try:

@@ -32,9 +32,9 @@ _MAX_FOLDER_NAME = 255
 
 
 class LogManager:
-    """The folders ``topic-index`` of one node, and what says which node, topics and offsets they belong to.
+    """The folders ``topic-index`` of one node, with the files for their node, topic ids and offsets.
 
-    Call :meth:`load` before anything else, :meth:`close` at the end. Belongs to one thread.
+    Call :meth:`load` first, and :meth:`close` at the end. Not thread-safe.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class LogManager:
         config_for: Callable[[str], LogConfig],
         wall_ms: Callable[[], int],
     ) -> None:
-        """A node's logs.
+        """Prepare the logs of a node.
 
         Args:
             storage: the data directory.
@@ -65,15 +65,15 @@ class LogManager:
         self._written_cleaned_to: dict[tuple[str, int], int] = {}
         """What the checkpoint file of the cleaner contains."""
         self._deleted: list[str] = []
-        """Folders of deleted logs that are still there, under their last names."""
+        """Folders of deleted logs that still exist, under their new names."""
         self._is_open = False
 
     def load(self) -> None:
-        """Take the directory, and open every log in it; after an unclean end each is checked from where it was flushed.
+        """Lock the directory, and open every log in it. After an unclean end, unflushed records are checked.
 
         Raises:
             InconsistentClusterIdError: the directory belongs to another cluster.
-            KafkaStorageError: the directory is another's or in use, or the disk does not do as told.
+            KafkaStorageError: another node or process uses the directory, or the disk failed.
         """
         with self._disk("open"):
             self._storage.make()
@@ -89,7 +89,7 @@ class LogManager:
     def _load(self) -> None:
         self._check_meta_properties()
         clean = self._storage.read(CLEAN_SHUTDOWN) is not None
-        # Gone before anything is opened: from here on an end is unclean until it is a clean one.
+        # Deleted before any log is opened: from now on an end is unclean unless ``close`` marks it as clean.
         self._storage.remove(CLEAN_SHUTDOWN)
         recovery_points = self._offsets(RECOVERY_POINT_CHECKPOINT, "all logs are checked from their start")
         log_starts = self._offsets(LOG_START_CHECKPOINT, "logs start where their first segment does")
@@ -132,15 +132,15 @@ class LogManager:
             return {}
 
     def topic_id_of(self, topic: str, index: int) -> bytes | None:
-        """The topic id in the partition's folder; None if there is no such folder, or no id in it."""
+        """Return the topic id in the partition's folder; ``None`` without a folder or id."""
         return self._topic_ids.get((topic, index))
 
     def get_or_create(self, topic: str, index: int, topic_id: bytes) -> Log:
-        """The partition's log.
+        """Return the partition's log; create it if there is none.
 
         Raises:
             InconsistentTopicIdError: the log belongs to another topic of that name; delete it first.
-            KafkaStorageError: the disk does not do as told.
+            KafkaStorageError: the disk failed.
         """
         self._ensure_open()
         key = topic, index
@@ -160,12 +160,12 @@ class LogManager:
             return self._open(key, True, 0, 0) if log is None else log
 
     def delete(self, topic: str, index: int) -> None:
-        """Delete a partition's log: its folder is renamed, so that half a log is never taken for one.
+        """Delete a partition's log. Its folder is renamed first, so that a partly deleted log is never opened.
 
-        ``give_back`` removes it, because that takes its time where there are many; or else the next ``load``.
+        ``give_back`` removes the folder, or the next ``load``, because removing many folders takes long.
 
         Raises:
-            KafkaStorageError: the disk does not do as told; what is left goes at the next start.
+            KafkaStorageError: the disk failed; the next start deletes the rest.
         """
         self._ensure_open()
         key = topic, index
@@ -185,10 +185,10 @@ class LogManager:
         self._deleted.append(deleted)
 
     def give_back(self, size: int) -> bool:
-        """Remove a folder of a deleted log, or free about ``size`` bytes of memory of such; whether there is more.
+        """Remove a folder of a deleted log, or free about ``size`` bytes of memory; return whether more is left.
 
         Raises:
-            KafkaStorageError: the disk does not do as told; what is left goes at the next start.
+            KafkaStorageError: the disk failed; the next start deletes the rest.
         """
         if not self._is_open:
             return False
@@ -199,7 +199,7 @@ class LogManager:
         return self._storage.give_back(size)
 
     def high_watermark(self, topic: str, index: int) -> int:
-        """What was last given to :meth:`checkpoint`, also by the process before; the log's start if nothing was."""
+        """Return the last checkpointed high watermark, also of an earlier process; without one the log's start."""
         log = self.logs.get((topic, index))
         start = 0 if log is None else log.log_start_offset
         return max(start, self._high_watermarks.get((topic, index), 0))
@@ -208,11 +208,11 @@ class LogManager:
         """Write recovery points, log starts and ``high_watermarks``.
 
         Args:
-            high_watermarks: those that are known; the others stay as they are.
-            sync: make them survive a power loss, too. Without them a start only takes longer.
+            high_watermarks: the known ones; others stay as they are.
+            sync: make the files survive a power loss. Without them a start only takes longer.
 
         Raises:
-            KafkaStorageError: the disk did not take it; the files are as they were, or newer.
+            KafkaStorageError: it could not be written; the files are as they were, or newer.
         """
         self._ensure_open()
         self._high_watermarks.update({key: offset for key, offset in high_watermarks.items() if key in self.logs})
@@ -231,7 +231,7 @@ class LogManager:
         """Write up to which offset each log was compacted, if that has changed.
 
         Raises:
-            KafkaStorageError: the disk did not take it; the file is as it was.
+            KafkaStorageError: it could not be written; the file is as it was.
         """
         self._ensure_open()
         cleaned_to = {key: log.cleaned_to for key, log in self.logs.items() if log.cleaned_to is not None}
@@ -249,13 +249,13 @@ class LogManager:
             self._write_recovery_points(sync=True)
 
     def close(self, clean: bool, high_watermarks: Mapping[tuple[str, int], int] | None = None) -> None:
-        """Close all logs and leave the directory to others.
+        """Close all logs and unlock the directory.
 
-        With ``clean`` everything is flushed and marked so, and the next :meth:`load` need not check; without, nothing
-        is written, as if the process had died. A log that cannot be flushed leaves the mark out.
+        With ``clean`` all logs are flushed and the end is marked as clean, so the next :meth:`load` checks nothing. The
+        mark is missing if a log cannot be flushed. Without ``clean`` nothing is written, as if the process had died.
 
         Raises:
-            KafkaStorageError: the first trouble with the disk, after everything was closed.
+            KafkaStorageError: the first error of the disk, after all logs were closed.
         """
         if not self._is_open:
             return
@@ -307,13 +307,13 @@ class LogManager:
             raise KafkaStorageError(f"{where} is not of version 1: {data[:100]!r}")
         if found.get("cluster.id") != self._cluster_id:
             raise InconsistentClusterIdError(
-                f"{where} says that the directory belongs to cluster {found.get('cluster.id')!r}, "
-                f"and this broker to {self._cluster_id!r}. Give it an empty directory, or the cluster id of the old one"
+                f"the directory belongs to cluster {found.get('cluster.id')!r}, and this broker to "
+                f"{self._cluster_id!r} ({where}). Use an empty directory, or the cluster id of the old cluster"
             )
         if found.get("node.id") != str(self._node_id):
             raise KafkaStorageError(
-                f"{where} says that the directory belongs to node {found.get('node.id')}, and this is node "
-                f"{self._node_id}. Give each node a directory of its own"
+                f"the directory belongs to node {found.get('node.id')}, and this is node {self._node_id} ({where}). "
+                f"Use a separate directory for each node"
             )
 
     def _read_partition_metadata(self, folder: str) -> bytes | None:
@@ -323,7 +323,7 @@ class LogManager:
         found = re.fullmatch(r"version: 0\ntopic_id: ([\w-]{22})\n?", data.decode(errors="replace"))
         if found is None:
             raise KafkaStorageError(
-                f"{self._storage.description}/{folder}/{PARTITION_METADATA} names no topic id: {data[:100]!r}"
+                f"{self._storage.description}/{folder}/{PARTITION_METADATA} has no topic id: {data[:100]!r}"
             )
         return base64.urlsafe_b64decode(found[1] + "==")
 
@@ -340,5 +340,5 @@ def _folder(topic: str, index: int) -> str:
 
 
 def _base64(data: bytes) -> str:
-    """As Kafka writes a Uuid."""
+    """Return a UUID in Kafka's text form."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()

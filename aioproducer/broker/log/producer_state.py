@@ -1,4 +1,4 @@
-"""What a partition remembers of producers and transactions, and its snapshots (``ProducerStateManager``)."""
+"""The state of a partition's producers and transactions, and its snapshots (``ProducerStateManager``)."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _EPOCH_BUMPED = 2
 class ProducerStateManager:
     """The producers of one partition, and the snapshots in its folder.
 
-    A snapshot holds what was true at the offset in its name, so that not the whole log must be read to know it again.
-    As in Kafka it keeps only the last batch of each producer.
+    A snapshot holds the state at the offset in its name, so a start need not read the whole log. As in Kafka it keeps
+    only the last batch of each producer.
     """
 
     def __init__(self, storage: Storage, topic_partition: str) -> None:
@@ -62,17 +62,18 @@ class ProducerStateManager:
         guard: VerificationGuard | None = None,
         is_verified: bool = True,
     ) -> BatchMetadata | None:
-        """Whether a batch of data may be appended at ``offset``; the batch it repeats, if it is a duplicate.
+        """Check a batch of data before its append at ``offset``. Return the original batch if this is a duplicate.
 
         Args:
-            guard: what ``begin_verification`` returned, where the transaction was verified since.
-            is_verified: the batch needs a guard where it begins a transaction.
+            guard: the result of ``begin_verification``, if the transaction was verified since.
+            is_verified: a batch that begins a transaction needs a guard.
 
         Raises:
             InvalidProducerEpochError: a newer epoch is known.
-            InvalidTxnStateError: the batch would begin a transaction that was not verified, or one that ended since;
-                or it is of no transaction while the producer has one open.
-            OutOfOrderSequenceError: sequence numbers before are missing, or were written longer ago than is remembered.
+            InvalidTxnStateError: the batch would begin a transaction that was not verified, or that has ended since;
+                or it is not transactional while the producer has an open transaction.
+            OutOfOrderSequenceError: earlier sequence numbers are missing, or the batch repeats one that is no longer
+                remembered.
         """
         producer_id, epoch = header.producer_id, header.producer_epoch
         state = self.producers.get(producer_id)
@@ -128,15 +129,15 @@ class ProducerStateManager:
     def check_marker(
         self, header: BatchHeader, marker: ControlRecord, offset: int, *, transaction_version: int
     ) -> None:
-        """Whether a marker may be appended at ``offset`` (``ProducerAppendInfo.checkProducerEpoch``).
+        """Check a marker before its append at ``offset`` (``ProducerAppendInfo.checkProducerEpoch``).
 
-        From transaction version 2 on each transaction has an epoch of its own and its marker a greater one, so a marker
-        of the epoch of an open transaction is a late one. A marker of the current epoch where no transaction is open
-        repeats one that was written, and is accepted (KAFKA-19999).
+        From transaction version 2 on each transaction has its own epoch, and its marker a greater one. A marker with
+        the epoch of an open transaction is therefore late. Without an open transaction, a marker of the current epoch
+        repeats a written one and is accepted (KAFKA-19999).
 
         Raises:
-            InvalidProducerEpochError: the marker is of an older epoch, or of a transaction that ended before.
-            TransactionCoordinatorFencedError: another coordinator has ended a transaction of the producer since.
+            InvalidProducerEpochError: the marker is of an older epoch, or of an earlier transaction.
+            TransactionCoordinatorFencedError: a newer coordinator has ended a transaction of the producer.
         """
         state = self.producers.get(header.producer_id)
         if state is None:
@@ -159,14 +160,14 @@ class ProducerStateManager:
     def update(
         self, header: BatchHeader, last_offset: int, marker: ControlRecord | None = None
     ) -> AbortedTransaction | None:
-        """Remember an appended batch of a client, coordinator or leader; ``marker`` is the record of a control batch.
+        """Apply an appended batch of a client, coordinator or leader; ``marker`` is the record of a control batch.
 
         Returns the transaction that the batch has aborted.
         """
         producer_id, epoch = header.producer_id, header.producer_epoch
         is_control = header.attributes & CONTROL_FLAG
         if is_control and marker is None:
-            # Of a transaction that was cleaned from the log, or of a kind that came later.
+            # The transaction was cleaned from the log, or the type of the control record is unknown.
             return None
         state = self.producers.get(producer_id)
         if state is None:
@@ -200,7 +201,7 @@ class ProducerStateManager:
     def _end_transaction(
         self, producer_id: int, state: ProducerState, marker: ControlRecord, offset: int
     ) -> AbortedTransaction | None:
-        """Note a marker; one without records before it holds back no reader and is in no index."""
+        """Apply a marker. A transaction without records holds back no reader, and has no entry in an index."""
         if marker.coordinator_epoch is not None:
             state.coordinator_epoch = marker.coordinator_epoch
         if not state.has_transaction:
@@ -214,21 +215,21 @@ class ProducerStateManager:
     # Transactions
 
     def has_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether the producer has a transaction open; of an older epoch it may have ended elsewhere already."""
+        """Return whether a transaction of this epoch is open; one of an older epoch may have ended elsewhere."""
         state = self.producers.get(producer_id)
         return state is not None and state.has_transaction and state.producer_epoch == epoch
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Where the first transaction begins that is open or whose marker is not below ``high_watermark``."""
+        """Return the first offset of the oldest transaction without a marker below ``high_watermark``."""
         return self._transactions.first_unstable_offset(high_watermark)
 
     def begin_verification(
         self, producer_id: int, sequence: int, epoch: int, now_ms: int, *, supports_epoch_bump: bool
     ) -> VerificationGuard | None:
-        """What the next batch of the producer needs to begin a transaction; None where one is open.
+        """Return the guard for the producer's next batch to begin a transaction; ``None`` if one is open.
 
-        The caller asks the transaction's coordinator before it appends. The guard is good until a batch or a marker of
-        the producer is written: one that was verified before a marker begins no transaction after it.
+        The caller verifies the transaction at its coordinator before the append. The guard is valid until a batch or
+        marker of the producer is written, so a verification before a marker does not begin a transaction after it.
 
         Raises:
             InvalidProducerEpochError: a newer epoch is known.
@@ -251,14 +252,14 @@ class ProducerStateManager:
 
     def _end_verification(self, producer_id: int, epoch: int, *, is_marker: bool) -> None:
         verification = self._verifications.get(producer_id)
-        # A marker of the epoch that is verified ends the transaction before, as each has an epoch of its own.
+        # A marker of the verified epoch ends the previous transaction, as each has its own epoch.
         if verification is not None and not (
             is_marker and verification.supports_epoch_bump and verification.epoch == epoch
         ):
             del self._verifications[producer_id]
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that wrote nothing for ``expiration_ms`` and have no open transaction; returns how many."""
+        """Remove producers with no open transaction and no batch for ``expiration_ms``; return their number."""
         expired = [
             producer_id
             for producer_id, state in self.producers.items()
@@ -282,14 +283,14 @@ class ProducerStateManager:
 
     @property
     def snapshots(self) -> list[int]:
-        """The offsets of the snapshots there are, oldest first."""
+        """The offsets of the snapshots, the oldest first."""
         return sorted(self._snapshots)
 
     def take_snapshot(self, *, sync: bool = False) -> None:
-        """Write what is known at ``map_end_offset``, unless that is written.
+        """Write a snapshot of the state at ``map_end_offset``, unless it exists.
 
         Raises:
-            OSError: the disk did not take it.
+            OSError: it could not be written.
         """
         if self.map_end_offset <= self._last_snapshot_offset:
             return
@@ -308,11 +309,11 @@ class ProducerStateManager:
     def load(
         self, first_offset: int, log_end_offset: int, now_ms: int, expiration_ms: int, *, at_most: int | None = None
     ) -> None:
-        """Become what the newest readable snapshot says, of those up to ``at_most``; ``map_end_offset`` is its offset.
+        """Load the newest valid snapshot, of those up to ``at_most``; ``map_end_offset`` is its offset.
 
-        Without one the log's bytes must be read from ``first_offset`` on, where they begin. Snapshots of offsets behind
-        the log's end are deleted, and those that cannot be read. Other than in Kafka one at the log's start counts: who
-        wrote what was deleted is still known.
+        Without a snapshot ``map_end_offset`` is ``first_offset``, where the log begins. Snapshots behind the log's end
+        and invalid ones are deleted. Unlike in Kafka a snapshot at the log's start is used, so the producers of deleted
+        records are still known.
         """
         for offset in self.snapshots:
             if offset > log_end_offset:
@@ -344,20 +345,20 @@ class ProducerStateManager:
         self._snapshots.discard(offset)
 
     def remove_snapshots_after(self, offset: int) -> None:
-        """Delete the snapshots that a truncation to ``offset`` makes false."""
+        """Delete the snapshots that a truncation to ``offset`` makes invalid."""
         for each in self.snapshots:
             if each > offset:
                 self.remove_snapshot(each)
         self._last_snapshot_offset = min(self._last_snapshot_offset, max(self._snapshots, default=0))
 
     def remove_strays(self, base_offsets: set[int]) -> None:
-        """Delete all snapshots but those at a segment's start, and the newest."""
+        """Delete all snapshots except the newest and those at a segment's start."""
         for offset in self.snapshots[:-1]:
             if offset not in base_offsets:
                 self.remove_snapshot(offset)
 
     def reset(self, offset: int) -> None:
-        """Forget everything: the log begins anew at ``offset``."""
+        """Remove all state: the log is empty and continues at ``offset``."""
         self.remove_snapshots_after(-1)
         self.producers = {}
         self._transactions.reset()

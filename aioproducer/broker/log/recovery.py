@@ -1,4 +1,4 @@
-"""How a log comes back from its folder (``LogLoader``)."""
+"""Opening a log from its folder, with repairs after an unclean end (``LogLoader``)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class LoadedLog(NamedTuple):
-    """What was found."""
+    """The segments and offsets of an opened log."""
 
     segments: list[Segment]
     log_start_offset: int
@@ -38,13 +38,14 @@ def load_segments(
     recovery_point: int,
     log_start_offset: int,
 ) -> LoadedLog:
-    """The segments in ``storage``, after what an unclean end left is mended.
+    """Return the segments in ``storage``, after repairs of an unclean end.
 
-    Every segment that holds offsets from ``recovery_point`` on is read whole and cut at the first batch that is short,
-    has a wrong checksum or goes back in offsets; segments behind a cut go. Its indexes are made anew, as are those of
-    any segment whose index files are missing or cannot be right. Leader epochs are made anew where their file is
-    unreadable. The index of aborted transactions is left to ``rebuild_producer_state``. After a clean end nothing is
-    read but the headers behind the last index entry.
+    A swap of cleaned segments is finished first. Then every segment with offsets from ``recovery_point`` on is read
+    completely, and cut at the first batch that is incomplete, has a wrong checksum or a smaller offset than the one
+    before. Segments behind a cut are deleted. The indexes of these segments are rebuilt, and also those of any segment
+    with missing or invalid index files. Leader epochs are rebuilt if their file cannot be read.
+    ``rebuild_producer_state`` rebuilds the index of aborted transactions. After a clean end only the headers behind the
+    last index entry are read.
     """
     clean_up(storage, config, now_ms)
     names = set(storage.files())
@@ -57,7 +58,7 @@ def load_segments(
     try:
         epochs.load()
     except CorruptFileError as corrupt:
-        logger.warning("%s; it is made anew from the log", corrupt)
+        logger.warning("%s; it is rebuilt from the log", corrupt)
         epochs_are_lost = True
 
     def see(header: BatchHeader) -> None:
@@ -71,7 +72,9 @@ def load_segments(
     for index, base in enumerate(bases):
         segment = Segment(storage, base, config, now_ms, 0)
         if base < next_offset and not segment.size:
-            logger.warning("%s: the empty segment %d lies within the one before, and goes", storage.description, base)
+            logger.warning(
+                "%s: the empty segment %d begins within the previous one, and is deleted", storage.description, base
+            )
             segment.remove()
             continue
         is_last = index == len(bases) - 1
@@ -79,7 +82,7 @@ def load_segments(
         is_unsafe = not clean and (is_last or bases[index + 1] > recovery_point)
         if is_unsafe or not segment.load():
             if not is_unsafe:
-                logger.warning("%s: the indexes of segment %d are made anew", storage.description, base)
+                logger.warning("%s: the indexes of segment %d are rebuilt", storage.description, base)
             cut = segment.recover(next_offset, see)
             recovered_from = base if recovered_from is None else recovered_from
         elif epochs_are_lost:
@@ -110,9 +113,9 @@ def _fit(
     log_start_offset: int,
     clean: bool,
 ) -> LoadedLog:
-    """Make start, end and epochs agree."""
+    """Make the log's start, end and epochs consistent."""
     if segments and log_end_offset < log_start_offset:
-        # The tail was lost up to what had been deleted from the start: nothing is left.
+        # The end was lost, and the rest had been deleted by the log's start: nothing is left.
         for segment in reversed(segments):
             segment.remove()
         segments = []
@@ -137,9 +140,9 @@ def rebuild_producer_state(
     *,
     recovered_from: int | None = None,
 ) -> None:
-    """Make ``state`` what the newest snapshot and the batches behind it say.
+    """Rebuild ``state`` from the newest snapshot and the batches behind it.
 
-    It also rebuilds the indexes of aborted transactions from the segment that begins at ``recovered_from``.
+    This also rebuilds the indexes of aborted transactions, from the segment at ``recovered_from`` on.
     """
     state.load(segments[0].base_offset, log_end_offset, now_ms, expiration_ms, at_most=recovered_from)
     start = state.map_end_offset

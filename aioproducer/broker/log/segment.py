@@ -30,14 +30,14 @@ logger = logging.getLogger(__name__)
 
 LOG_SUFFIX = ".log"
 SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
-"""Of all files of a segment."""
+"""The suffixes of all files of a segment."""
 
 _HEADER_WINDOW = 4096
 _RECOVERY_WINDOW = 1024 * 1024
 
 
 class StoredBatch(NamedTuple):
-    """A batch to be appended: its bytes as they will be stored, and what the indexes need to know of it."""
+    """A batch to append: its bytes as they are stored, and the values for the indexes."""
 
     view: Buffer
     last_offset: int
@@ -58,12 +58,12 @@ SWAP_SUFFIX = ".swap"
 
 
 def segment_name(base_offset: int, suffix: str) -> str:
-    """Kafka's name of a segment's file."""
+    """Return Kafka's name of a segment's file."""
     return f"{base_offset:020d}{suffix}"
 
 
 class Segment:
-    """Batches from ``base_offset`` on. Offsets rise; there may be gaps between batches."""
+    """Batches from ``base_offset`` on, in ascending order of their offsets, perhaps with gaps."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Segment:
     # Writing
 
     def should_roll(self, config: LogConfig, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
-        """Whether ``size`` more bytes, up to ``last_offset``, must go to a new segment."""
+        """Return whether ``size`` more bytes, up to ``last_offset``, need a new segment."""
         self._config = config
         here = self.file.size
         return (
@@ -130,10 +130,10 @@ class Segment:
         return timestamp - first if first >= 0 else now_ms - self.created_ms
 
     def append(self, batches: Sequence[StoredBatch]) -> None:
-        """Write ``batches``: all or none.
+        """Append all of ``batches``, or none.
 
         Raises:
-            OSError: the disk did not take them.
+            OSError: they could not be written.
         """
         position = self.file.size
         self.file.append([batch.view for batch in batches])
@@ -158,8 +158,8 @@ class Segment:
         """Write the index files.
 
         Args:
-            final: the segment takes no more batches for now, so that the time index must end with its greatest time.
-            sync: make them survive a power loss.
+            final: no batch follows for now, so the time index must end with the greatest timestamp.
+            sync: make the files survive a power loss.
         """
         if final and self.max_timestamp >= 0:
             self.time_index.maybe_append(self.max_timestamp, self.offset_of_max_timestamp)
@@ -168,12 +168,12 @@ class Segment:
         self.transaction_index.save(sync=sync)
 
     def sync(self) -> None:
-        """Make log and indexes survive a power loss. May run in another thread while others append."""
+        """Make log and indexes survive a power loss. May run in another thread during appends."""
         self.file.sync()
         self.save_indexes(sync=True)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self.offset_index.retire()
         self.time_index.retire()
         self.transaction_index.retire()
@@ -200,7 +200,7 @@ class Segment:
         self.transaction_index.rename(self._name(TRANSACTION_INDEX_SUFFIX))
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the batch that holds ``offset`` and all behind it."""
+        """Drop the batch that contains ``offset``, and all batches behind it."""
         located = self.locate(offset)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
@@ -222,10 +222,10 @@ class Segment:
     # Reading
 
     def batches(self, position: int = 0) -> Iterator[Located]:
-        """Where batches stand, from ``position`` on, and their headers; of what was checked when it came.
+        """Yield the positions and headers of batches from ``position`` on. Their checksums are not verified.
 
         Raises:
-            KafkaStorageError: what stands there is no batch, so the file was damaged since.
+            KafkaStorageError: there is no batch, so the file is damaged.
         """
         window: Buffer = b""
         start = position
@@ -237,13 +237,13 @@ class Segment:
             if header.size < BATCH_HEADER_SIZE or end > self.file.size:
                 raise KafkaStorageError(
                     f"the file {self._name(LOG_SUFFIX)} in {self._storage.description} is damaged "
-                    f"at byte {position}: a batch there claims {header.size} bytes"
+                    f"at byte {position}: the batch there has a length of {header.size} bytes"
                 )
             yield Located(position, header)
             position = end
 
     def marker(self, located: Located) -> ControlRecord | None:
-        """The marker in a batch that ends a transaction; None in any other batch.
+        """Return the marker in a batch that ends a transaction; ``None`` for other batches.
 
         Raises:
             KafkaStorageError: the batch is a control batch, and its record cannot be read.
@@ -258,14 +258,14 @@ class Segment:
             raise KafkaStorageError(str(corrupt)) from None
 
     def locate(self, offset: int) -> Located | None:
-        """The first batch that ends at ``offset`` or later."""
+        """Return the first batch that ends at ``offset`` or later."""
         for located in self.batches(self.offset_index.lookup(offset).position):
             if located.header.last_offset >= offset:
                 return located
         return None
 
     def next_offset(self) -> int:
-        """The offset behind the last batch."""
+        """Return the offset behind the last batch."""
         last = self.base_offset
         for located in self.batches(self.offset_index.last.position):
             last = located.header.last_offset + 1
@@ -274,13 +274,13 @@ class Segment:
     def read(
         self, offset: int, max_bytes: int, up_to: int, end_offset: int, min_one_batch: bool
     ) -> tuple[list[Buffer], int] | None:
-        """Whole batches from the one that holds ``offset`` on, and the offset up to which they reach.
+        """Return whole batches from the one that contains ``offset`` on, and the offset behind them.
 
-        None if the segment ends before ``offset``.
+        ``None`` if the segment ends before ``offset``.
 
         Args:
             up_to: only batches that end before this offset.
-            end_offset: where the segment ends, so that reading all of it needs no search.
+            end_offset: the end of the segment, so that reading all of it needs no search.
         """
         start = self.locate(offset)
         if start is None:
@@ -301,7 +301,7 @@ class Segment:
         return self.file.read(position, stop - position), end
 
     def _boundary(self, position: int, max_bytes: int) -> tuple[int, int]:
-        """The last end of a batch that is at most ``max_bytes`` behind ``position``, and the next batch's offset."""
+        """Return the last end of a batch at most ``max_bytes`` behind ``position``, and the next batch's offset."""
         limit = position + max_bytes
         boundary = max(position, self.offset_index.lookup_position(limit))
         next_offset = self.base_offset
@@ -312,7 +312,7 @@ class Segment:
         return boundary, next_offset
 
     def find_timestamp(self, timestamp: int, from_offset: int, max_size: int) -> tuple[BatchRecord, int] | None:
-        """The first record at ``from_offset`` or later that is not older than ``timestamp``, and its leader epoch.
+        """Return the first record from ``from_offset`` on that is not older than ``timestamp``, and its leader epoch.
 
         Raises:
             ProtocolError: a batch's records cannot be read, or are more than ``max_size`` bytes.
@@ -328,7 +328,7 @@ class Segment:
         return None
 
     def find_max_timestamp(self, max_size: int) -> tuple[BatchRecord, int] | None:
-        """The first record with the greatest timestamp, and its leader epoch; None if no record has one.
+        """Return the first record with the greatest timestamp, and its leader epoch; ``None`` without timestamps.
 
         Raises:
             ProtocolError: a batch's records cannot be read, or are more than ``max_size`` bytes.
@@ -346,10 +346,10 @@ class Segment:
                 return record
         return None
 
-    # Coming back
+    # Opening
 
     def load(self) -> bool:
-        """Take the indexes from their files; False if they are missing or cannot be right, or the log's end is not."""
+        """Read the indexes from their files; return False if they, or the log's end, are not valid."""
         index = self._storage.read(self._name(OFFSET_INDEX_SUFFIX))
         time_index = self._storage.read(self._name(TIME_INDEX_SUFFIX))
         if index is None or time_index is None:
@@ -374,17 +374,17 @@ class Segment:
         return TransactionIndex(self._storage, name, self.base_offset, self._storage.read(name))
 
     def recover(self, next_offset: int, see: Callable[[BatchHeader], None]) -> int:
-        """Read everything, cut the file at the first batch that is not whole and valid, and make the indexes anew.
+        """Read the whole file, cut it at the first incomplete or invalid batch, and rebuild the indexes.
 
-        The index of aborted transactions is empty afterwards, and its file as it was: its entries need to know of the
-        transactions that began before this segment. See ``rebuild_producer_state``.
+        The index of aborted transactions is empty afterwards, and its file unchanged. ``rebuild_producer_state``
+        rebuilds it, as its entries depend on transactions that began before this segment.
 
         Args:
-            next_offset: where the segment before ends; a batch that begins below is not valid.
-            see: is told of each valid batch.
+            next_offset: the end of the previous segment; a batch with a smaller offset is invalid.
+            see: called with the header of each valid batch.
 
         Returns:
-            How many bytes were cut off.
+            The number of bytes that were cut off.
         """
         self.offset_index = OffsetIndex(self._storage, self._name(OFFSET_INDEX_SUFFIX), self.base_offset)
         self.time_index = TimeIndex(self._storage, self._name(TIME_INDEX_SUFFIX), self.base_offset)
@@ -411,7 +411,7 @@ class Segment:
         return cut
 
     def _valid_batches(self) -> Iterator[Located]:
-        """Batches from the start up to the first that is short or whose checksum is wrong."""
+        """Yield batches from the start up to the first one that is incomplete or has a wrong checksum."""
         position, start = 0, 0
         window = memoryview(b"")
         while self.file.size - position >= BATCH_HEADER_SIZE:

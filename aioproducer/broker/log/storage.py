@@ -1,7 +1,7 @@
 """The small file system under the logs, on disk or in memory.
 
-The same code runs above both, so that a node in memory that was killed comes back as one on disk does: what was written
-is there, as it would be in the page cache; what was not, is not.
+The same code runs on both, so a node in memory that was killed restarts like a node on disk. Written data are still
+there, as in the page cache, and unwritten data are lost.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from aioproducer.errors import KafkaStorageError
 logger = logging.getLogger(__name__)
 
 OPEN_FILES = 256
-"""How many files a directory storage keeps open; more are closed and opened again when needed."""
+"""Maximum number of files that a directory storage keeps open; others are opened again when needed."""
 
 LOCK_NAME = ".lock"
 REMOVED_SUFFIX = ".deleted"
 
 SLOW_TO_REMOVE = 4 * 1024 * 1024
-"""How many bytes on disk are deleted at once; more are renamed, and deleted in a thread."""
+"""Maximum size in bytes of a file on disk that is deleted at once; larger ones are renamed, and deleted in a thread."""
 
 SLOW_TO_FREE = 64 * 1024
-"""How many bytes of a file in memory are freed at once; more are left to ``give_back``."""
+"""Maximum size in bytes of a file in memory that is freed at once; ``give_back`` frees larger ones."""
 
 _CHUNK_SIZE = 64 * 1024
 _SMALL = 4 * 1024
@@ -41,62 +41,62 @@ _MAX_BUFFERS_PER_WRITE = 512
 
 
 class LogFile(Protocol):
-    """A segment's file: grows at its end, is read anywhere and cut back. A failed append leaves ``size`` as it was."""
+    """A segment's file. A failed append does not change ``size``."""
 
     size: int
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        """Write ``buffers`` behind what is there; they may be kept, so the caller writes to them no more."""
+        """Append ``buffers``. They may be kept, so the caller must not write to them afterwards."""
 
     def read(self, position: int, size: int) -> list[Buffer]:
-        """The ``size`` bytes from ``position`` on, fewer where the file ends."""
+        """Return the ``size`` bytes from ``position`` on, fewer at the end of the file."""
 
     def peek(self, position: int, size: int) -> Buffer:
-        """As ``read``, in one piece: for headers."""
+        """Return the same as ``read``, in one piece."""
 
     def truncate(self, size: int) -> None:
-        """Cut the file; also cuts off what a failed append may have left behind ``size``."""
+        """Truncate the file, also bytes that a failed append may have left behind ``size``."""
 
     def sync(self) -> None:
-        """Make what was written survive a power loss. May run in another thread while others append."""
+        """Make written data survive a power loss. May run in another thread during appends."""
 
     def close(self) -> None:
-        """Let go of what the file holds open; it may be used again."""
+        """Close the file's descriptor; a later use opens it again."""
 
 
 class Storage(Protocol):
-    """A folder. Methods raise ``OSError`` where the disk does not do as told."""
+    """A folder. Methods raise ``OSError`` where the disk failed."""
 
     @property
     def description(self) -> str:
-        """Where it is, for error texts."""
+        """The path, for error texts."""
 
     def sub(self, name: str) -> Storage:
-        """The folder ``name`` in this one, which need not exist."""
+        """Return the folder ``name`` in this one, which need not exist."""
 
     def make(self) -> None:
         """Create the folder if it does not exist."""
 
     def files(self) -> list[str]:
-        """The names of the files in it, none if it does not exist."""
+        """Return the names of the files in it, none if it does not exist."""
 
     def folders(self) -> list[str]:
-        """The names of the folders in it."""
+        """Return the names of the folders in it."""
 
     def read(self, name: str) -> bytes | None:
-        """A whole small file, None if it does not exist."""
+        """Return a whole small file, ``None`` if it does not exist."""
 
     def replace(self, name: str, data: bytes, *, sync: bool = False) -> None:
-        """Make ``data`` the whole of a small file, all or nothing."""
+        """Replace the content of a small file by ``data``, completely or not at all."""
 
     def patch(self, name: str, position: int, data: bytes, *, sync: bool = False) -> None:
-        """Write ``data`` at ``position`` of a file, and cut what is behind."""
+        """Write ``data`` at ``position`` of a file, and truncate the rest."""
 
     def open(self, name: str) -> LogFile:
-        """A segment's file, created empty if it does not exist."""
+        """Return a segment's file; it is created empty if it does not exist."""
 
     def remove(self, name: str) -> None:
-        """Delete a file if it exists. On disk a large one is renamed, and deleted in a thread of its own."""
+        """Delete a file if it exists. On disk a large file is renamed, and deleted in a thread."""
 
     def rename(self, name: str, new_name: str) -> None:
         """Rename a file, in place of one that has the new name. What ``open`` returned for either is not used again."""
@@ -105,32 +105,32 @@ class Storage(Protocol):
         """Rename the folder ``name`` in this one."""
 
     def remove_folder(self, name: str) -> None:
-        """Delete the folder ``name`` in this one, with all in it; on disk, a large one in a thread of its own."""
+        """Delete the folder ``name`` in this one with its content; on disk, a large one in a thread."""
 
     def give_back(self, size: int) -> bool:
-        """Free up to ``size`` bytes, or a buffer, of what was deleted; whether there is more of it.
+        """Free up to ``size`` bytes of deleted files, or one buffer; return whether there is more to free.
 
-        The operating system takes its time for memory in large pieces, so what was deleted in memory is freed here.
+        Freeing large pieces of memory takes long, so memory is freed here in small ones.
         """
 
     def sync(self) -> None:
-        """Make names that came or went survive a power loss."""
+        """Make created, renamed and deleted names survive a power loss."""
 
     def lock(self) -> None:
-        """Take the folder for this node alone.
+        """Lock the folder for this node.
 
         Raises:
-            KafkaStorageError: another has it.
+            KafkaStorageError: another node or process has locked it.
         """
 
     def unlock(self) -> None:
-        """Leave the folder to others, and close every file in it."""
+        """Unlock the folder, and close every file in it."""
 
 
 class MemoryFile:
-    """A list of buffers. Small ones are gathered in chunks, so that a thousand tiny batches are not a thousand objects.
+    """A list of buffers. Small ones are gathered in chunks: a thousand tiny batches are not a thousand objects.
 
-    What was handed out by ``read`` never changes: bytes once written are not written again, not even after a cut.
+    Bytes returned by ``read`` never change: written bytes are not overwritten, even after a truncation.
     """
 
     __slots__ = ("_chunk", "_chunk_used", "_pieces", "_starts", "size")
@@ -168,7 +168,7 @@ class MemoryFile:
             self._starts.append(self.size)
         end = self._chunk_used + size
         if end > len(chunk):
-            # The first chunk of a file is small: most partitions of most tests see a few records only.
+            # The first chunk of a file is small, as most partitions in most tests get only a few records.
             self._chunk = None
             self._append_small(view, size)
             return
@@ -206,7 +206,7 @@ class MemoryFile:
         self.size = size
 
     def give_back(self, size: int) -> bool:
-        """Let go of the last ``size`` bytes or a little more; whether something is left. For a file that is deleted."""
+        """Free the last ``size`` bytes, or a little more, of a deleted file; return whether something is left."""
         wanted = self.size - size
         while self._pieces and self.size > wanted:
             self.size -= len(self._pieces.pop())
@@ -220,14 +220,14 @@ class MemoryFile:
 
 
 class MemoryStorage:
-    """A folder in memory. It outlives the node that wrote to it, as a disk would."""
+    """A folder in memory. It outlives the node that wrote to it, like a disk."""
 
     def __init__(self, description: str = "memory", *, deleted: list[MemoryFile] | None = None) -> None:
         self.description = description
         self._files: dict[str, MemoryFile | bytes] = {}
         self._folders: dict[str, MemoryStorage] = {}
         self._deleted: list[MemoryFile] = [] if deleted is None else deleted
-        """Large files to be given back, of all folders."""
+        """Large deleted files of all folders, which ``give_back`` frees."""
         self._exists = True
         self._is_locked = False
 
@@ -315,7 +315,7 @@ class MemoryStorage:
 
 
 class _OpenFiles:
-    """File descriptors, the least recently used closed when there are too many. For the loop's thread alone."""
+    """File descriptors; the least recently used is closed at the limit. Not thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -346,7 +346,7 @@ class _OpenFiles:
 
 
 class DiskFile:
-    """A segment's file on disk; ``append`` returns when the bytes are in the page cache."""
+    """A segment's file on disk; after ``append`` the bytes are in the page cache."""
 
     __slots__ = ("_open_files", "_path", "_torn", "size")
 
@@ -377,7 +377,7 @@ class DiskFile:
                 return
         else:
             written = 0
-        # A regular file takes less than it was given only when the disk is nearly full: the next write says so.
+        # A short write to a regular file means that the disk is nearly full: the next write raises.
         rest = memoryview(b"".join(buffers))[written:]
         while rest:
             count = os.pwrite(descriptor, rest, self.size + written)
@@ -385,7 +385,7 @@ class DiskFile:
             rest = rest[count:]
 
     def _mend(self, descriptor: int) -> None:
-        """Cut off what a failed write left; where that fails too, the next append tries again."""
+        """Truncate the bytes of a failed write; if that fails as well, the next append tries again."""
         try:
             os.ftruncate(descriptor, self.size)
             self._torn = False
@@ -535,10 +535,10 @@ class DirectoryStorage:
 
 
 class _Remover:
-    """Deletes in another thread, one after another, because the file system may take 100 ms for a gigabyte.
+    """Deletes files in a thread, one after another, because the file system may take 100 ms for a gigabyte.
 
-    What is deleted so has a name by which the next start knows that it must go, should this process end before. The
-    thread ends when there is nothing left.
+    The names of these files tell the next start to delete them, if this process ends before. The thread ends when
+    nothing is left.
     """
 
     def __init__(self) -> None:
@@ -563,16 +563,16 @@ class _Remover:
             try:
                 remove()
             except OSError as error:
-                logger.warning("what was deleted will go at the next start only: %s", error)
+                logger.warning("deleted files remain on disk until the next start: %s", error)
 
 
 _in_background = _Remover()
 
 
 def _sync(path: Path) -> None:
-    """Bring a file or folder to disk, if it is there.
+    """Flush a file or folder to disk, if it exists.
 
-    With a descriptor of its own, because this may run in another thread than the one that owns the open files.
+    This opens its own descriptor, because it may run in another thread than the owner of the open files.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -586,6 +586,6 @@ def _sync(path: Path) -> None:
 
 def _locked(description: str) -> KafkaStorageError:
     return KafkaStorageError(
-        f"the data directory {description} is in use: another broker holds its file {LOCK_NAME}. "
-        f"Stop that broker, or give this one a directory of its own"
+        f"the data directory {description} is in use: another broker has locked its file {LOCK_NAME}. "
+        f"Stop that broker, or use another directory for this one"
     )

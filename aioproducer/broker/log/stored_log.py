@@ -1,4 +1,4 @@
-"""The segments of a partition's log, and how they are read."""
+"""The segments of a partition's log: reading them, and replacing them by cleaned ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from aioproducer.errors import KafkaStorageError, OffsetOutOfRangeError
 
 
 class StoredLog:
-    """What is in a log. ``Log`` makes it grow and cuts it."""
+    """The content of a log. ``Log`` appends to it and truncates it."""
 
     def __init__(
         self, storage: Storage, config: LogConfig, topic: str, partition: int, wall_ms: Callable[[], int]
@@ -37,7 +37,7 @@ class StoredLog:
         self.partition = partition
         self.topic_partition = f"{topic}-{partition}"
         self.before_truncation: Callable[[int], None] | None = None
-        """Called with the new end before the log is cut below its recovery point, so that no file claims more."""
+        """Called with the new end before the log is cut below its recovery point, to lower its checkpoint first."""
         self._storage = storage
         self._wall_ms = wall_ms
         self.leader_epochs = LeaderEpochCache(storage)
@@ -64,36 +64,36 @@ class StoredLog:
 
     @property
     def segment_base_offsets(self) -> list[int]:
-        """Where the segments begin."""
+        """The base offsets of the segments."""
         return list(self._bases)
 
     @property
     def active_base_offset(self) -> int:
-        """Where the segment begins that takes the next batches."""
+        """The base offset of the segment for the next batches."""
         return self._bases[-1]
 
     # Reading
 
     def read(self, offset: int, max_bytes: int, *, up_to: int, min_one_batch: bool) -> list[Buffer]:
-        """Whole batches as they are stored, from the one that holds ``offset`` on.
+        """Return whole batches as they are stored, from the one that contains ``offset`` on.
 
-        In memory these are views of what is stored. They come from one segment, so fewer bytes than are there.
+        All are from one segment, so the result may be smaller than the log allows. In memory they are views of the log.
 
         Args:
-            max_bytes: how many bytes at most; never more than 8 MiB (``MAX_READ_BYTES``), but for the one batch.
-            up_to: only batches that end before this offset, e.g. the high watermark.
-            min_one_batch: take the first batch even if it is larger than ``max_bytes``.
+            max_bytes: the most bytes; at most 8 MiB (``MAX_READ_BYTES``), except for a single batch.
+            up_to: only batches that end before this offset, such as the high watermark.
+            min_one_batch: return the first batch even if it is larger than ``max_bytes``.
 
         Raises:
             OffsetOutOfRangeError: ``offset`` is before the log's start or behind its end.
-            KafkaStorageError: the disk does not give it.
+            KafkaStorageError: the disk failed.
         """
         return self._read(offset, max_bytes, up_to, min_one_batch)[0]
 
     def read_committed(
         self, offset: int, max_bytes: int, *, up_to: int, min_one_batch: bool
     ) -> tuple[list[Buffer], list[AbortedTransaction]]:
-        """As ``read``, with the aborted transactions that some of what was read may belong to.
+        """Do as ``read``, and return also the aborted transactions that may have records in these batches.
 
         ``up_to`` is the last stable offset. Raises as ``read``.
         """
@@ -122,31 +122,31 @@ class StoredLog:
             )
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record that is not older than ``timestamp`` (milliseconds); None if all are.
+        """Return the first record that is not older than ``timestamp`` in milliseconds, ``None`` without one.
 
         Raises:
-            KafkaStorageError: the disk does not give it.
-            ProtocolError: a batch on the way holds something else than records.
+            KafkaStorageError: the disk failed.
+            ProtocolError: the records of a batch cannot be read.
         """
         with self._disk("read"):
             return find_timestamp(self._segments, timestamp, self.log_start_offset)
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The first record with the greatest timestamp; None if the log has no record with one.
+        """Return the first record with the greatest timestamp; ``None`` if no record has a timestamp.
 
         Raises:
-            KafkaStorageError: the disk does not give it.
-            ProtocolError: the batch holds something else than records.
+            KafkaStorageError: the disk failed.
+            ProtocolError: the records of the batch cannot be read.
         """
         with self._disk("read"):
             return find_max_timestamp(self._segments)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """The greatest epoch up to ``epoch`` and where it ends; see :meth:`LeaderEpochCache.end_offset_for`."""
+        """Return the greatest epoch up to ``epoch``, and its end; see :meth:`LeaderEpochCache.end_offset_for`."""
         return self.leader_epochs.end_offset_for(epoch, self.log_end_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Up to where all transactions have ended, and their markers are below ``high_watermark``."""
+        """Return the offset before which all transactions have ended, with markers below ``high_watermark``."""
         unstable = self.producer_state.first_unstable_offset(high_watermark)
         if unstable is None or unstable >= high_watermark:
             return high_watermark
@@ -174,7 +174,7 @@ class StoredLog:
         """Create the segment that is to replace others from ``base_offset`` on.
 
         Raises:
-            OSError: the disk did not take it.
+            OSError: it could not be written.
         """
         for suffix in SUFFIXES:
             self._storage.remove(segment_name(base_offset, suffix) + CLEANED_SUFFIX)
@@ -246,7 +246,7 @@ class StoredLog:
             self.removals += 1
             raise
 
-    # For what makes it grow and cuts it
+    # For appends and truncation
 
     def _rebuild_producer_state(self, recovered_from: int | None = None) -> None:
         rebuild_producer_state(

@@ -62,7 +62,7 @@ def clean_up(storage: Storage, config: LogConfig, now_ms: int) -> None:
 
     Raises:
         KafkaStorageError: a ``.swap`` file is damaged.
-        OSError: the disk does not do as told.
+        OSError: the disk failed.
     """
     names = storage.files()
     cleaned = [int(name.partition(".")[0]) for name in names if name.endswith(CLEANED_SUFFIX)]

@@ -16,7 +16,7 @@ _ENTRY = Struct(">hqqqq")
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction that a marker in the segment aborted (``AbortedTxn``)."""
+    """A transaction that was aborted by a marker in the segment (``AbortedTxn``)."""
 
     producer_id: int
     first_offset: int
@@ -24,7 +24,7 @@ class AbortedTransaction(NamedTuple):
     last_offset: int
     """The offset of the marker."""
     last_stable_offset: int
-    """Where the first transaction began that was still open behind the marker, or the offset behind the marker."""
+    """The first offset of the oldest transaction still open behind the marker, else the offset behind the marker."""
 
 
 class TransactionIndex(Index):
@@ -36,12 +36,12 @@ class TransactionIndex(Index):
     __slots__ = ("_has_file",)
 
     def __init__(self, storage: Storage, name: str, base_offset: int, data: bytes | None = None) -> None:
-        """``data`` is what the file holds, ``None`` where there is none."""
+        """``data`` is the content of the file, ``None`` if there is no file."""
         super().__init__(storage, name, base_offset, _ENTRY, data or b"")
         self._has_file = data is not None
 
     def append(self, aborted: AbortedTransaction) -> None:
-        """Add an entry; its marker comes after those of all before."""
+        """Add an entry; its marker must be behind those of all entries."""
         self._data += _ENTRY.pack(_VERSION, *aborted)
 
     def __iter__(self) -> Iterator[AbortedTransaction]:
@@ -49,7 +49,7 @@ class TransactionIndex(Index):
             yield AbortedTransaction(*fields)
 
     def collect(self, offset: int, up_to: int, found: list[AbortedTransaction]) -> bool:
-        """Add to ``found`` the transactions that have records, or their marker, from ``offset`` on and below ``up_to``.
+        """Add to ``found`` the transactions with records, or their marker, from ``offset`` on and below ``up_to``.
 
         Returns whether no later segment can have more of them.
         """
@@ -63,11 +63,11 @@ class TransactionIndex(Index):
         return False
 
     def truncate_to(self, offset: int) -> None:
-        """Keep the entries whose markers are below ``offset``."""
+        """Keep the entries with markers below ``offset``."""
         self._keep(self._slot(offset - 1, 3) + 1)
 
     def is_sane(self) -> bool:
-        """Whether what the file held can be an index of this segment."""
+        """Return whether the file's content can be an index of this segment."""
         if len(self._data) % _ENTRY.size:
             return False
         last = self.base_offset - 1
@@ -84,10 +84,10 @@ class TransactionIndex(Index):
             self._name = name
 
     def save(self, *, sync: bool = False) -> None:
-        """Write to the file what is not there yet.
+        """Write new entries to the file.
 
         Raises:
-            OSError: the disk did not take it.
+            OSError: it could not be written.
         """
         if self._data or self._has_file:
             super().save(sync=sync)

@@ -549,7 +549,7 @@ def test_a_log_that_was_cut_half_way_must_be_opened_anew(at: int) -> None:
         lambda: log.delete_old_segments(9),
         lambda: log.close(True),
     ):
-        with pytest.raises(KafkaStorageError, match=r"could not be truncated, and must be opened anew|is closed"):
+        with pytest.raises(KafkaStorageError, match=r"could not be truncated, and must be opened again|is closed"):
             use()
     again = open_log(storage, SMALL, clean=False)
     assert 3 <= again.log_end_offset <= 6

@@ -201,7 +201,7 @@ def test_no_file_is_left_open(tmp_path: Path, clean: bool) -> None:
         log.read(0, 1, up_to=5, min_one_batch=True)
     (tmp_path / "small-4" / "partition.metadata").write_text("nonsense")
     node = manager(DirectoryStorage(tmp_path), load=False)
-    with pytest.raises(KafkaStorageError, match="names no topic id"):
+    with pytest.raises(KafkaStorageError, match="has no topic id"):
         node.load()
     assert node.logs == {}
     assert os.listdir("/proc/self/fd") == before
@@ -219,7 +219,7 @@ def test_broken_partition_metadata_is_told(make: Make) -> None:
     assert node.topic_id_of("u", 0) == bytes(16)
     node.close(True)
     make().sub("t-0").replace("partition.metadata", b"version: 1\n")
-    with pytest.raises(KafkaStorageError, match=r"t-0/partition.metadata names no topic id: b'version: 1"):
+    with pytest.raises(KafkaStorageError, match=r"t-0/partition.metadata has no topic id: b'version: 1"):
         manager(make())
 
 

@@ -202,7 +202,7 @@ def test_broken_indexes_are_made_anew(damage: str, caplog: pytest.LogCaptureFixt
         elif name.endswith(".timeindex"):
             storage.remove(name)
     reopened = open_log(storage, SMALL)
-    assert "are made anew" in caplog.text
+    assert "are rebuilt" in caplog.text
     assert {name: storage.read(name) for name in expected} == expected
     assert reopened.offset_for_timestamp(NOW + 17) == (NOW + 17, 17, 0)
 
@@ -221,7 +221,7 @@ def test_a_file_that_was_damaged_after_a_clean_end_is_seen(caplog: pytest.LogCap
     bytes_now = bytearray(file.peek(0, file.size))
     file.truncate(0)
     file.append([bytes_now[:8] + bytes(4) + bytes_now[12:]])
-    with pytest.raises(KafkaStorageError, match=r"log in memory is damaged at byte 0: a batch there claims 12 bytes"):
+    with pytest.raises(KafkaStorageError, match=r"log in memory is damaged at byte 0: .* a length of 12 bytes"):
         reopened.read(1, 100, up_to=2, min_one_batch=True)
 
 
@@ -233,7 +233,7 @@ def test_a_broken_epoch_file_is_made_anew(caplog: pytest.LogCaptureFixture) -> N
     log.close(True)
     storage.replace("leader-epoch-checkpoint", b"0\n7\nnonsense\n")
     reopened = open_log(storage, SMALL)
-    assert "leader-epoch-checkpoint states 7 entries, where 1 are; it is made anew from the log" in caplog.text
+    assert "leader-epoch-checkpoint states 7 entries, where 1 are; it is rebuilt from the log" in caplog.text
     assert reopened.leader_epochs.entries == [(0, 0), (1, 4), (2, 8)]
 
 
@@ -245,7 +245,7 @@ def test_an_empty_segment_within_another_goes(caplog: pytest.LogCaptureFixture) 
     storage.open("00000000000000000003.log")
     reopened = open_log(storage)
     assert (reopened.log_end_offset, reopened.segment_base_offsets) == (5, [0])
-    assert "the empty segment 3 lies within the one before, and goes" in caplog.text
+    assert "the empty segment 3 begins within the previous one, and is deleted" in caplog.text
 
 
 def test_left_over_files_go() -> None:

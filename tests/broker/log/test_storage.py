@@ -79,7 +79,7 @@ def test_folders_are_made_renamed_and_removed(storage: Storage) -> None:
 def test_a_storage_is_one_nodes_alone(storage: Storage) -> None:
     storage.lock()
     other = storage if isinstance(storage, MemoryStorage) else DirectoryStorage(Path(storage.description))
-    with pytest.raises(KafkaStorageError, match=r"is in use: another broker holds its file \.lock"):
+    with pytest.raises(KafkaStorageError, match=r"is in use: another broker has locked its file \.lock"):
         other.lock()
     storage.unlock()
     other.lock()
@@ -213,7 +213,7 @@ def test_much_is_deleted_in_a_thread(
         thread.join()
     assert storage.files() == (["a.log.deleted"] if fails else [])
     assert storage.folders() == (["t-0.1-delete"] if fails else [])
-    assert caplog.text.count("will go at the next start only: [Errno 5]") == (2 if fails else 0)
+    assert caplog.text.count("deleted files remain on disk until the next start: [Errno 5]") == (2 if fails else 0)
 
 
 def refuse(*_: object) -> None:
