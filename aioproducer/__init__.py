@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from aioproducer.core.fetching.records import ConsumerRecord
     from aioproducer.core.outcomes.delivery import Delivery
     from aioproducer.errors import BatchRejectedError, KafkaError, SendManyError
+    from aioproducer.io.group_member import RebalanceListener
     from aioproducer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
     from aioproducer.producer import Producer
     from aioproducer.record import Node, PartitionInfo, Record, RecordHeader, RecordMetadata, TopicPartition
@@ -38,6 +39,7 @@ __all__ = [
     "PartitionInfo",
     "Producer",
     "ProducerConfig",
+    "RebalanceListener",
     "Record",
     "RecordHeader",
     "RecordMetadata",
@@ -63,6 +65,7 @@ _HOMES = {
     "PartitionInfo": "aioproducer.record",
     "Producer": "aioproducer.producer",
     "ProducerConfig": "aioproducer.config",
+    "RebalanceListener": "aioproducer.io.group_member",
     "Record": "aioproducer.record",
     "RecordHeader": "aioproducer.record",
     "RecordMetadata": "aioproducer.record",

@@ -156,6 +156,10 @@ class ConsumerClosedError(KafkaError, RuntimeError):
     """The consumer is closed, or is not started."""
 
 
+class SubscriptionError(KafkaError, RuntimeError):
+    """``subscribe`` and ``assign`` exclude each other: call ``unsubscribe`` between them."""
+
+
 class InvalidPartitionError(KafkaError, ValueError):
     """The topic does not have the partition that was given, or that a partitioner returned."""
 

@@ -570,8 +570,8 @@ class ConsumerConfigDict(ClientConfigDict, total=False):
     """
 
     auto_commit_interval_ms: int
-    """Without effect. Milliseconds between automatic commits. This consumer reads assigned partitions; it does not join
-    groups yet. Default: `5000`.
+    """Milliseconds between automatic commits, with enable.auto.commit. At least 10 ms pass between two commits.
+    Default: `5000`.
     """
 
     auto_offset_reset: str
@@ -591,8 +591,9 @@ class ConsumerConfigDict(ClientConfigDict, total=False):
     """Milliseconds that a call without a timeout argument may take. Default: `60000`."""
 
     enable_auto_commit: bool
-    """Without effect. Commit offsets of processed records automatically. This consumer reads assigned partitions; it
-    does not join groups yet. Default: `true`.
+    """Commit offsets automatically: every auto.commit.interval.ms, before partitions are revoked, and by close. Without
+    group.id nothing is committed. Only records behind which the next one was requested are committed; Java commits all
+    returned ones. Default: `true`.
     """
 
     enable_metrics_push: bool
@@ -601,9 +602,7 @@ class ConsumerConfigDict(ClientConfigDict, total=False):
     """
 
     exclude_internal_topics: bool
-    """Without effect. Keep internal topics out of pattern subscriptions. This consumer reads assigned partitions; it
-    does not join groups yet. Default: `true`.
-    """
+    """Let a subscription by pattern match no internal topics, such as __consumer_offsets. Default: `true`."""
 
     fetch_buffer_bytes: int
     """Bytes of fetched records in memory, over all partitions and brokers. A reader that is slower than the brokers
@@ -622,24 +621,32 @@ class ConsumerConfigDict(ClientConfigDict, total=False):
     fetch_min_bytes: int
     """Bytes that a broker waits for before it responds, for at most fetch.max.wait.ms. Default: `1`."""
 
+    group_id: str | None
+    """The consumer group: needed for subscribe, commit and committed. Default: none."""
+
+    group_instance_id: str | None
+    """The name of a static member (KIP-345): it keeps its partitions while it restarts, for at most session.timeout.ms.
+    No two members of a group may have the same one. Default: none.
+    """
+
     group_protocol: Literal["CLASSIC", "CONSUMER", "classic", "consumer"]
-    """Without effect. The protocol of groups (KIP-848). This consumer reads assigned partitions; it does not join
-    groups yet. Default: `classic`.
+    """The protocol of groups: classic. The consumer protocol (KIP-848) is refused. The consumer joins groups by the
+    classic protocol. Default: `classic`.
     """
 
     group_remote_assignor: str | None
-    """Without effect. The assignor of the broker (KIP-848). This consumer reads assigned partitions; it does not join
-    groups yet. Default: none.
+    """Without effect. The assignor of the broker (KIP-848). The consumer joins groups by the classic protocol. Default:
+    none.
     """
 
     heartbeat_interval_ms: int
-    """Without effect. Milliseconds between heartbeats. This consumer reads assigned partitions; it does not join groups
-    yet. Default: `3000`.
+    """Milliseconds between heartbeats to the group's coordinator; at most a third of session.timeout.ms is good.
+    Default: `3000`.
     """
 
     internal_throw_on_fetch_stable_offset_unsupported: bool
-    """Without effect. Fail instead of waiting for stable committed offsets. This consumer reads assigned partitions; it
-    does not join groups yet. Default: `false`.
+    """Without effect. Fail instead of waiting for stable committed offsets. Brokers before Kafka 2.5 return the offsets
+    that they have. Default: `false`.
     """
 
     isolation_level: Literal["read_committed", "read_uncommitted"]
@@ -658,8 +665,8 @@ class ConsumerConfigDict(ClientConfigDict, total=False):
     """
 
     max_poll_interval_ms: int
-    """Without effect. Milliseconds between two polls of a member. This consumer reads assigned partitions; it does not
-    join groups yet. Default: `300000`.
+    """Milliseconds between two requests for records, after which the member leaves the group; also the time that the
+    group waits for this member in a rebalance. Waiting for records counts as requesting them. Default: `300000`.
     """
 
     max_poll_records: int
@@ -680,8 +687,9 @@ class ConsumerConfigDict(ClientConfigDict, total=False):
     """Without effect. About metrics. The consumer has no metrics yet. Default: `30000`."""
 
     partition_assignment_strategy: str | Sequence[str]
-    """Without effect. The assignors of the group. This consumer reads assigned partitions; it does not join groups yet.
-    Default:
+    """The assignors in the order of preference: range, roundrobin, sticky, cooperative-sticky, or Kafka's class names.
+    The group uses one that all members have. Rebalances are incremental (KIP-429) if all of them can do so, which is
+    cooperative-sticky alone. Assignors of other classes cannot be loaded. Default:
     `org.apache.kafka.clients.consumer.RangeAssignor,org.apache.kafka.clients.consumer.CooperativeStickyAssignor`.
     """
 
@@ -689,19 +697,15 @@ class ConsumerConfigDict(ClientConfigDict, total=False):
     """Size of the socket's receive buffer (SO_RCVBUF); -1 for the system's default. Default: `65536`."""
 
     session_timeout_ms: int
-    """Without effect. Milliseconds without a heartbeat that end a membership. This consumer reads assigned partitions;
-    it does not join groups yet. Default: `45000`.
+    """Milliseconds without a heartbeat after which the group removes the member. Brokers limit it by
+    group.min.session.timeout.ms and group.max.session.timeout.ms. Default: `45000`.
     """
 
     share_acknowledgement_mode: str
-    """Without effect. About share groups (KIP-932). This consumer reads assigned partitions; it does not join groups
-    yet. Default: `implicit`.
-    """
+    """Without effect. About share groups (KIP-932). The consumer joins no share groups. Default: `implicit`."""
 
     share_acquire_mode: str
-    """Without effect. About share groups (KIP-932). This consumer reads assigned partitions; it does not join groups
-    yet. Default: `BATCH_OPTIMIZED`.
-    """
+    """Without effect. About share groups (KIP-932). The consumer joins no share groups. Default: `BATCH_OPTIMIZED`."""
 
     value_deserializer: DeserializerValue | None
     """Deserializer of values, as key.deserializer. Java requires one; here bytes pass unchanged if none is given.

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Final, Never, Self
 
-from aioproducer.config.consumer_keys import CONSUMER_KEYS
+from aioproducer.config.consumer_keys import CONSUMER_KEYS, assignor_name
 from aioproducer.config.definition import ConfigDef, Immutable, Status, logger
 from aioproducer.config.keys import PROVIDERS_PREFIX
 from aioproducer.config.plugins import DESERIALIZER, load_plugin
@@ -70,23 +70,35 @@ class ConsumerConfig(Immutable):
     """
 
     allow_auto_create_topics: bool
+    auto_commit_interval_ms: int
     auto_offset_reset: str
     check_crcs: bool
     client_id: str
     client_rack: str
     default_api_timeout_ms: int
+    enable_auto_commit: bool
+    """False without ``group_id``."""
+    exclude_internal_topics: bool
     fetch_buffer_bytes: int
     fetch_max_bytes: int
     fetch_max_wait_ms: int
     fetch_min_bytes: int
+    group_id: str | None
+    group_instance_id: str | None
+    group_protocol: str
+    heartbeat_interval_ms: int
     isolation_level: str
     key_deserializer: object
     max_partition_fetch_bytes: int
+    max_poll_interval_ms: int
     max_poll_records: int
     metadata_max_age_ms: int
+    partition_assignment_strategy: tuple[str, ...]
+    """Names of assignors in JoinGroup."""
     request_timeout_ms: int
     retry_backoff_max_ms: int
     retry_backoff_ms: int
+    session_timeout_ms: int
     value_deserializer: object
     connection: ProducerConfig
     """The keys about connections and security, which all clients share."""
@@ -119,6 +131,7 @@ class ConsumerConfig(Immutable):
         for name, key in definition.keys.items():
             if key.status is Status.REFUSED and values[name] != key.default:
                 raise ConfigurationError(f"{name} is not supported: {key.reason}")
+        _check_group(values, own)
         for name in _PASSED_ON:
             shared[name] = values[name]
         connection = ProducerConfig.from_mapping(shared)
@@ -144,6 +157,29 @@ class ConsumerConfig(Immutable):
             if definition.keys[name].status is Status.WITHOUT_EFFECT:
                 logger.info("%s has no effect: %s", name, definition.keys[name].reason)
         return config
+
+
+def _check_group(values: dict[str, object], own: Mapping[str, object]) -> None:
+    """Check the keys of groups against each other, and give some of them their final values."""
+    if str(values["group.protocol"]).lower() != "classic":
+        raise ConfigurationError(
+            'group.protocol: the consumer protocol (KIP-848) is not supported; leave the key out, or set "classic"'
+        )
+    if values["group.id"] is None:
+        if values["enable.auto.commit"] and "enable.auto.commit" in own:
+            raise ConfigurationError("enable.auto.commit needs group.id: without a group there is nothing to commit to")
+        values["enable.auto.commit"] = False
+    heartbeat, session = values["heartbeat.interval.ms"], values["session.timeout.ms"]
+    assert isinstance(heartbeat, int)
+    assert isinstance(session, int)
+    if heartbeat >= session:
+        raise ConfigurationError(
+            f"heartbeat.interval.ms ({heartbeat}) must be below session.timeout.ms ({session}): a third of it, or "
+            "less, lets two heartbeats fail"
+        )
+    assignors = values["partition.assignment.strategy"]
+    assert isinstance(assignors, tuple)
+    values["partition.assignment.strategy"] = tuple(map(assignor_name, assignors))
 
 
 def _with_placeholders(own: Mapping[str, object], providers: Mapping[str, object]) -> dict[str, object]:

@@ -18,7 +18,9 @@ from aioproducer.config.definition import (
     one_of_ignoring_case,
 )
 
-_NO_GROUP = "This consumer reads assigned partitions; it does not join groups yet."
+_CLASSIC_ONLY = "The consumer joins groups by the classic protocol."
+_SHARE_GROUPS = "About share groups (KIP-932)."
+_NO_SHARE_GROUPS = "The consumer joins no share groups."
 _BY_DURATION: Final = "by_duration:"
 _DURATION = re.compile(
     r"P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,9})?)S)?)?",
@@ -47,10 +49,41 @@ def reset_duration_ms(value: str) -> int | None:
     return duration_ms(value[len(_BY_DURATION) :])
 
 
-def _group_key(name: str, type: Type, default: Value, doc: str, validator: Validator | None = None) -> ConfigKey:
-    return ConfigKey(
-        name, type, default, Importance.LOW, doc, validator, status=Status.WITHOUT_EFFECT, reason=_NO_GROUP
+# The names of assignors in JoinGroup, which Kafka's classes have for them, and the names of these classes.
+ASSIGNOR_NAMES: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
+_JAVA_ASSIGNORS: Final = {
+    f"org.apache.kafka.clients.consumer.{java}": name
+    for java, name in zip(
+        ("RangeAssignor", "RoundRobinAssignor", "StickyAssignor", "CooperativeStickyAssignor"),
+        ASSIGNOR_NAMES,
+        strict=True,
     )
+}
+_INSTANCE_ID = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
+
+
+def assignor_name(value: str) -> str:
+    """Return the name of an assignor in JoinGroup, from this name or from Kafka's class."""
+    return _JAVA_ASSIGNORS.get(value, value.lower())
+
+
+def _are_assignors(value: Value) -> bool:
+    if not isinstance(value, tuple) or not value:
+        return False
+    names = [assignor_name(each) if isinstance(each, str) else "" for each in value]
+    return set(names).issubset(ASSIGNOR_NAMES) and len(set(names)) == len(names)
+
+
+def _is_instance_id(value: Value) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, str) and value not in (".", "..") and _INSTANCE_ID.fullmatch(value) is not None
+
+
+def _unused_key(
+    name: str, type: Type, default: Value, doc: str, reason: str, validator: Validator | None = None
+) -> ConfigKey:
+    return ConfigKey(name, type, default, Importance.LOW, doc, validator, status=Status.WITHOUT_EFFECT, reason=reason)
 
 
 def _metrics_key(name: str, type: Type, default: Value, validator: Validator | None = None) -> ConfigKey:
@@ -74,7 +107,15 @@ CONSUMER_KEYS = (
         Importance.MEDIUM,
         "Let brokers create an assigned topic that does not exist, if auto.create.topics.enable permits it.",
     ),
-    _group_key("auto.commit.interval.ms", Type.INT, 5000, "Milliseconds between automatic commits.", at_least(0)),
+    ConfigKey(
+        "auto.commit.interval.ms",
+        Type.INT,
+        5000,
+        Importance.LOW,
+        "Milliseconds between automatic commits, with enable.auto.commit.",
+        validator=at_least(0),
+        reason="At least 10 ms pass between two commits.",
+    ),
     ConfigKey(
         "auto.offset.reset",
         Type.STRING,
@@ -105,8 +146,24 @@ CONSUMER_KEYS = (
         "Milliseconds that a call without a timeout argument may take.",
         validator=at_least(0),
     ),
-    _group_key("enable.auto.commit", Type.BOOLEAN, True, "Commit offsets of processed records automatically."),
-    _group_key("exclude.internal.topics", Type.BOOLEAN, True, "Keep internal topics out of pattern subscriptions."),
+    ConfigKey(
+        "enable.auto.commit",
+        Type.BOOLEAN,
+        True,
+        Importance.MEDIUM,
+        (
+            "Commit offsets automatically: every auto.commit.interval.ms, before partitions are revoked, and by close. "
+            "Without group.id nothing is committed."
+        ),
+        reason="Only records behind which the next one was requested are committed; Java commits all returned ones.",
+    ),
+    ConfigKey(
+        "exclude.internal.topics",
+        Type.BOOLEAN,
+        True,
+        Importance.MEDIUM,
+        "Let a subscription by pattern match no internal topics, such as __consumer_offsets.",
+    ),
     ConfigKey(
         "fetch.buffer.bytes",
         Type.LONG,
@@ -149,28 +206,46 @@ CONSUMER_KEYS = (
         Type.STRING,
         None,
         Importance.HIGH,
-        "The consumer group.",
-        status=Status.REFUSED,
-        reason=_NO_GROUP,
+        "The consumer group: needed for subscribe, commit and committed.",
+        validator=Validator(
+            "non-empty string",
+            lambda value: value is None or (isinstance(value, str) and bool(value.strip())),
+            "must not be empty",
+        ),
     ),
     ConfigKey(
         "group.instance.id",
         Type.STRING,
         None,
         Importance.MEDIUM,
-        "The name of a static member of the group.",
-        status=Status.REFUSED,
-        reason=_NO_GROUP,
+        (
+            "The name of a static member (KIP-345): it keeps its partitions while it restarts, for at most "
+            "session.timeout.ms. No two members of a group may have the same one."
+        ),
+        validator=Validator(
+            "non-empty string",
+            _is_instance_id,
+            "must have 1 to 249 letters, digits, dots, underscores or hyphens, and must not be . or ..",
+        ),
     ),
-    _group_key(
+    ConfigKey(
         "group.protocol",
         Type.STRING,
         "classic",
-        "The protocol of groups (KIP-848).",
-        one_of_ignoring_case("CLASSIC", "CONSUMER"),
+        Importance.HIGH,
+        "The protocol of groups: classic. The consumer protocol (KIP-848) is refused.",
+        validator=one_of_ignoring_case("CLASSIC", "CONSUMER"),
+        reason=_CLASSIC_ONLY,
     ),
-    _group_key("group.remote.assignor", Type.STRING, None, "The assignor of the broker (KIP-848)."),
-    _group_key("heartbeat.interval.ms", Type.INT, 3000, "Milliseconds between heartbeats."),
+    _unused_key("group.remote.assignor", Type.STRING, None, "The assignor of the broker (KIP-848).", _CLASSIC_ONLY),
+    ConfigKey(
+        "heartbeat.interval.ms",
+        Type.INT,
+        3000,
+        Importance.HIGH,
+        "Milliseconds between heartbeats to the group's coordinator; at most a third of session.timeout.ms is good.",
+        validator=at_least(1),
+    ),
     ConfigKey(
         "interceptor.classes",
         Type.LIST,
@@ -181,11 +256,12 @@ CONSUMER_KEYS = (
         status=Status.REFUSED,
         reason="The consumer calls no interceptors.",
     ),
-    _group_key(
+    _unused_key(
         "internal.throw.on.fetch.stable.offset.unsupported",
         Type.BOOLEAN,
         False,
         "Fail instead of waiting for stable committed offsets.",
+        "Brokers before Kafka 2.5 return the offsets that they have.",
     ),
     ConfigKey(
         "isolation.level",
@@ -217,7 +293,18 @@ CONSUMER_KEYS = (
         "Bytes of records of one partition in a response; a first batch that is larger still arrives.",
         validator=at_least(0),
     ),
-    _group_key("max.poll.interval.ms", Type.INT, 300000, "Milliseconds between two polls of a member.", at_least(1)),
+    ConfigKey(
+        "max.poll.interval.ms",
+        Type.INT,
+        300000,
+        Importance.MEDIUM,
+        (
+            "Milliseconds between two requests for records, after which the member leaves the group; also the time "
+            "that the group waits for this member in a rebalance."
+        ),
+        validator=at_least(1),
+        reason="Waiting for records counts as requesting them.",
+    ),
     ConfigKey(
         "max.poll.records",
         Type.INT,
@@ -229,14 +316,22 @@ CONSUMER_KEYS = (
     _metrics_key("metrics.num.samples", Type.INT, 2, at_least(1)),
     _metrics_key("metrics.recording.level", Type.STRING, "INFO", one_of("INFO", "DEBUG", "TRACE")),
     _metrics_key("metrics.sample.window.ms", Type.LONG, 30000, at_least(0)),
-    _group_key(
+    ConfigKey(
         "partition.assignment.strategy",
         Type.LIST,
+        tuple(name for name, each in _JAVA_ASSIGNORS.items() if each in ("range", "cooperative-sticky")),
+        Importance.MEDIUM,
         (
-            "org.apache.kafka.clients.consumer.RangeAssignor",
-            "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+            "The assignors in the order of preference: range, roundrobin, sticky, cooperative-sticky, or Kafka's class "
+            "names. The group uses one that all members have. Rebalances are incremental (KIP-429) if all of them can "
+            "do so, which is cooperative-sticky alone."
         ),
-        "The assignors of the group.",
+        validator=Validator(
+            "[range, roundrobin, sticky, cooperative-sticky], or their classes",
+            _are_assignors,
+            f"must contain some of {', '.join(ASSIGNOR_NAMES)} or Kafka's classes of them, each once",
+        ),
+        reason="Assignors of other classes cannot be loaded.",
     ),
     ConfigKey(
         "receive.buffer.bytes",
@@ -246,9 +341,17 @@ CONSUMER_KEYS = (
         "Size of the socket's receive buffer (SO_RCVBUF); -1 for the system's default.",
         validator=at_least(-1),
     ),
-    _group_key("session.timeout.ms", Type.INT, 45000, "Milliseconds without a heartbeat that end a membership."),
-    _group_key("share.acknowledgement.mode", Type.STRING, "implicit", "About share groups (KIP-932)."),
-    _group_key("share.acquire.mode", Type.STRING, "BATCH_OPTIMIZED", "About share groups (KIP-932)."),
+    ConfigKey(
+        "session.timeout.ms",
+        Type.INT,
+        45000,
+        Importance.HIGH,
+        "Milliseconds without a heartbeat after which the group removes the member.",
+        validator=at_least(1),
+        reason="Brokers limit it by group.min.session.timeout.ms and group.max.session.timeout.ms.",
+    ),
+    _unused_key("share.acknowledgement.mode", Type.STRING, "implicit", _SHARE_GROUPS, _NO_SHARE_GROUPS),
+    _unused_key("share.acquire.mode", Type.STRING, "BATCH_OPTIMIZED", _SHARE_GROUPS, _NO_SHARE_GROUPS),
     ConfigKey(
         "value.deserializer",
         Type.CLASS,

@@ -1,4 +1,4 @@
-"""Consumers: ``Consumer`` reads assigned partitions, ``Reader`` those of one topic between two positions.
+"""Consumers: ``Consumer`` reads topics in a group, or assigned partitions; ``Reader`` one topic between two positions.
 
 ``Consumer`` has the fetcher of ``core.fetching``; its docstring has the design. ``Reader`` keeps its own, simpler
 fetches (``fetching.py``) until that fetcher has proven itself.
@@ -11,5 +11,14 @@ from aioproducer.consumer.decoding import OnDeserializationError
 from aioproducer.consumer.reader import Position, Reader
 from aioproducer.core.fetching.lookups import OffsetAndTimestamp
 from aioproducer.core.fetching.records import ConsumerRecord
+from aioproducer.io.group_member import RebalanceListener
 
-__all__ = ["Consumer", "ConsumerRecord", "OffsetAndTimestamp", "OnDeserializationError", "Position", "Reader"]
+__all__ = [
+    "Consumer",
+    "ConsumerRecord",
+    "OffsetAndTimestamp",
+    "OnDeserializationError",
+    "Position",
+    "Reader",
+    "RebalanceListener",
+]

@@ -11,11 +11,18 @@ from aioproducer._common.client_log import ClientLog
 from aioproducer.config import ProducerConfig
 from aioproducer.config.consumer import ConsumerConfig
 from aioproducer.config.consumer_keys import reset_duration_ms
-from aioproducer.core.fetching.fetcher import FetcherSettings
+from aioproducer.consumer.driver import FetchDriver
+from aioproducer.consumer.group import ConsumerGroup, GroupListener
+from aioproducer.core.fetching.fetcher import Fetcher, FetcherSettings
 from aioproducer.core.fetching.reset import OffsetReset, ResetKind
+from aioproducer.core.membership.assignors import ASSIGNORS
+from aioproducer.core.membership.events import MembershipSettings
+from aioproducer.core.membership.membership import GroupMembership
+from aioproducer.core.metadata.cluster import MetadataChange
 from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
 from aioproducer.core.requests.retry import ExponentialBackoff
 from aioproducer.io.client import BrokerClient
+from aioproducer.io.group_member import CoordinatorClient, GroupMember
 from aioproducer.transport.base import Connector
 
 # The topics of an assignment are in use as long as they are assigned, however seldom they are fetched.
@@ -23,19 +30,21 @@ _NEVER_IDLE_MS = 2**53
 
 
 class Clients(NamedTuple):
-    """Two sets of connections over one metadata: a broker answers the requests of a connection one by one.
+    """Three sets of connections over one metadata: a broker answers the requests of a connection one by one.
 
-    A Fetch may wait for ``fetch_max_wait_ms``; requests for metadata and offsets must not wait behind it.
+    A Fetch may wait for ``fetch_max_wait_ms``, a JoinGroup for the other members; requests for metadata and offsets
+    must not wait behind them. A connection is made when a request needs it.
     """
 
     control: BrokerClient
     fetch: BrokerClient
+    coordinator: CoordinatorClient
 
 
 def make_clients(
     config: ConsumerConfig, loop: asyncio.AbstractEventLoop, connector: Connector, random: Random, log: ClientLog
 ) -> Clients:
-    """Return the clients of a consumer; ``control`` requests the metadata of both."""
+    """Return the clients of a consumer; ``control`` requests the metadata of all."""
     return connect(config.connection, loop, connector, random, log, may_create_topics=config.allow_auto_create_topics)
 
 
@@ -63,8 +72,14 @@ def connect(
     # One login: a token is fetched once for all connections.
     settings = node_settings(config, loop, random, log)
     control, fetch = (BrokerClient(loop, metadata, connector, settings, random=random) for _ in range(2))
-    control.on_change = fetch.apply_change
-    return Clients(control, fetch)
+    coordinator = CoordinatorClient(loop, metadata, connector, settings, random=random, control=control)
+
+    def apply_change(change: MetadataChange) -> None:
+        fetch.apply_change(change)
+        coordinator.apply_change(change)
+
+    control.on_change = apply_change
+    return Clients(control, fetch, coordinator)
 
 
 def offset_reset(policy: str) -> OffsetReset:
@@ -91,3 +106,52 @@ def fetcher_settings(config: ConsumerConfig) -> FetcherSettings:
         retry_backoff=ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms),
         metadata_max_age=config.metadata_max_age_ms / 1000,
     )
+
+
+def make_group(
+    config: ConsumerConfig,
+    loop: asyncio.AbstractEventLoop,
+    clients: Clients,
+    fetcher: Fetcher,
+    driver: FetchDriver,
+    random: Random,
+    log: ClientLog,
+) -> ConsumerGroup:
+    """Return the group of a consumer with ``group_id``, with its membership."""
+    assert config.group_id is not None
+    backoff = ExponentialBackoff(config.retry_backoff_ms, config.retry_backoff_max_ms)
+    group = ConsumerGroup(
+        loop,
+        fetcher,
+        changed=driver.topics_changed,
+        commit_interval=config.auto_commit_interval_ms / 1000 if config.enable_auto_commit else None,
+        request_timeout=config.request_timeout_ms / 1000,
+        log=log,
+    )
+    settings = MembershipSettings(
+        config.group_id,
+        group_instance_id=config.group_instance_id,
+        rack=config.client_rack or None,
+        session_timeout_ms=config.session_timeout_ms,
+        heartbeat_interval_ms=config.heartbeat_interval_ms,
+        max_poll_interval_ms=config.max_poll_interval_ms,
+        request_timeout_ms=config.request_timeout_ms,
+    )
+    assignors = [ASSIGNORS[name]() for name in config.partition_assignment_strategy]
+    group.membership = GroupMember(
+        clients.coordinator,
+        GroupMembership(settings, assignors, backoff, random),
+        control=clients.control,
+        listener=GroupListener(group),
+        on_assignment=group.assigned,
+        on_news=driver.wake_waiters,
+        request_metadata=driver.topics_changed,
+        metadata_max_age=config.metadata_max_age_ms / 1000,
+        exclude_internal=config.exclude_internal_topics,
+        allow_creation=config.allow_auto_create_topics,
+        timeout=config.default_api_timeout_ms / 1000,
+        backoff=backoff,
+        random=random,
+        log=log,
+    )
+    return group

@@ -1,30 +1,40 @@
-"""``Consumer``: the records of assigned partitions, for one event loop."""
+"""``Consumer``: the records of assigned partitions, or of a group's topics, for one event loop."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, Unpack
 
 from aioproducer._client.factory import connector_for
 from aioproducer._client.validation import check_timeout
 from aioproducer._common.client_log import ClientLog
 from aioproducer.config.consumer import ConsumerConfig
-from aioproducer.consumer.connections import fetcher_settings, make_clients
+from aioproducer.consumer.connections import fetcher_settings, make_clients, make_group
 from aioproducer.consumer.decoding import SLICE, OnDeserializationError, RecordDecoder
 from aioproducer.consumer.driver import FetchDriver
+from aioproducer.consumer.group import ConsumerGroup
 from aioproducer.consumer.timestamps import offsets_for_times
 from aioproducer.core.fetching.fetcher import Fetcher
 from aioproducer.core.fetching.lookups import OffsetAndTimestamp
 from aioproducer.core.fetching.partition import FetchPosition, FetchState
 from aioproducer.core.fetching.records import ConsumerRecord
 from aioproducer.core.fetching.reset import EARLIEST, LATEST, OffsetReset
-from aioproducer.errors import ConfigurationError, ConsumerClosedError, KafkaTimeoutError, WrongCallerError
-from aioproducer.offsets import OffsetAndMetadata
+from aioproducer.core.membership.events import LeaveOperation
+from aioproducer.errors import (
+    ConfigurationError,
+    ConsumerClosedError,
+    KafkaTimeoutError,
+    SubscriptionError,
+    WrongCallerError,
+)
+from aioproducer.io.group_member import RebalanceListener
+from aioproducer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from aioproducer.record import TopicPartition
 from aioproducer.transport.base import Connector
 
@@ -34,17 +44,25 @@ if TYPE_CHECKING:
     from aioproducer.config import ConsumerConfigDict
     from aioproducer.consumer.membership import Membership
 
+GroupMembershipOperation: TypeAlias = Literal["default", "leave_group", "remain_in_group"]
+"""What becomes of the membership when a consumer closes (KIP-1092)."""
+
+_OPERATIONS: Final[Mapping[str, LeaveOperation]] = {
+    "default": LeaveOperation.DEFAULT,
+    "leave_group": LeaveOperation.LEAVE_GROUP,
+    "remain_in_group": LeaveOperation.REMAIN_IN_GROUP,
+}
+
 DEFAULT_CLOSE_TIMEOUT = 30.0
 """Seconds, as in Java."""
 
 
 class Consumer:
-    """Reads assigned partitions; an async context manager and an async iterator of records.
+    """Reads topics as a member of a group, or assigned partitions; an async context manager and iterator of records.
 
     ::
 
-        async with Consumer(bootstrap_servers="localhost:9092", auto_offset_reset="earliest") as consumer:
-            consumer.assign([TopicPartition("clicks", 0)])
+        async with Consumer("clicks", bootstrap_servers="localhost:9092", group_id="billing") as consumer:
             async for record in consumer:
                 print(record.offset, record.value)
 
@@ -52,7 +70,12 @@ class Consumer:
     until ``fetch_buffer_bytes`` are in memory: a slow reader stops the fetches. The position of a partition is behind
     the last returned record. A cancelled call loses no record. A consumer serves one task at a time.
 
+    A record counts as processed when the next one is requested. With ``enable_auto_commit`` (the default of members)
+    the offsets of processed records are committed. A rebalance takes a partition away after its last returned record
+    was processed, or after ``max_poll_interval_ms``.
+
     Args:
+        topics: subscribed when the consumer starts, as ``subscribe(topics)`` does.
         transport: as ``Producer(transport=...)``.
         on_deserialization_error: a function, plain or async, that receives the ``RecordDeserializationError`` of a
             record. If it returns, the record is skipped. Without one the call raises the error; ``seek`` passes the
@@ -65,44 +88,50 @@ class Consumer:
 
     def __init__(
         self,
-        *,
+        *topics: str,
         transport: str | Connector = "tcp",
         on_deserialization_error: OnDeserializationError | None = None,
         **config: Unpack[ConsumerConfigDict],
     ) -> None:
-        self._configure(ConsumerConfig.from_mapping(config), transport, on_deserialization_error)
+        self._configure(topics, ConsumerConfig.from_mapping(config), transport, on_deserialization_error)
 
     @classmethod
     def from_config(
         cls,
         config: Mapping[str, object],
-        *,
+        *topics: str,
         transport: str | Connector = "tcp",
         on_deserialization_error: OnDeserializationError | None = None,
     ) -> Self:
-        """Create a consumer from Kafka's dotted names: ``Consumer.from_config({"bootstrap.servers": ...})``.
+        """Create a consumer from Kafka's dotted names: ``Consumer.from_config({"bootstrap.servers": ...}, "clicks")``.
 
         Raises:
             ConfigurationError: as ``Consumer(...)``.
         """
         consumer = cls.__new__(cls)
-        consumer._configure(ConsumerConfig.from_mapping(config), transport, on_deserialization_error)
+        consumer._configure(topics, ConsumerConfig.from_mapping(config), transport, on_deserialization_error)
         return consumer
 
     def _configure(
         self,
+        topics: Collection[str],
         config: ConsumerConfig,
         transport: str | Connector,
         on_deserialization_error: OnDeserializationError | None,
-        membership: Membership | None = None,
     ) -> None:
         self._config = config
+        self._topics = _topics(topics)
+        if self._topics and config.group_id is None:
+            raise _no_group("topics")
         self._log = ClientLog("Consumer", config.client_id)
         self._connector = connector_for(config.connection, transport, self._log)
         self._on_deserialization_error = on_deserialization_error
-        self._membership = membership
+        self._group: ConsumerGroup | None = None
+        self._membership: Membership | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
+        # Until then a listener may commit.
+        self._has_left = False
         self._is_busy = False
         self._closing: asyncio.Task[None] | None = None
         self._fetcher: Fetcher
@@ -133,7 +162,6 @@ class Consumer:
             self._config.request_timeout_ms / 1000,
             time.time,
             self._log,
-            self._membership,
         )
         self._decoder = RecordDecoder(
             loop,
@@ -144,31 +172,59 @@ class Consumer:
             self._driver.wake,
         )
         self._loop = loop
+        if self._config.group_id is not None:
+            self._group = make_group(self._config, loop, clients, self._fetcher, self._driver, random, self._log)
+            self._membership = self._group.membership
+            self._driver.group = self._group
+            self._group.start()
+            if self._topics:
+                self._group.subscribe(self._topics, None)
 
-    async def close(self, timeout: float = DEFAULT_CLOSE_TIMEOUT) -> None:
-        """End every task and connection, within ``timeout`` seconds plus the time that connections take to end.
+    async def close(
+        self,
+        timeout: float = DEFAULT_CLOSE_TIMEOUT,
+        *,
+        group_membership_operation: GroupMembershipOperation = "default",
+    ) -> None:
+        """Leave the group, and end every task and connection.
 
-        A call that waits for records ends: iterations end, others raise ConsumerClosedError. Prefetched records are
-        dropped. Cancelling this call does not stop the closing.
+        Offsets of processed records are committed, and the listener runs for all partitions. A call that waits ends:
+        iterations end, others raise ConsumerClosedError. Prefetched records are dropped. Cancelling this call does not
+        stop the closing.
+
+        Args:
+            timeout: seconds for all of this; connections may take a little longer to end.
+            group_membership_operation: whether a member leaves its group (KIP-1092): "leave_group",
+                "remain_in_group" (its partitions are free when its session ends), or "default": a static member stays.
 
         Raises:
-            ValueError: ``timeout`` is negative or no number.
+            ValueError: ``timeout`` is negative or no number, or the operation is unknown.
+            WrongCallerError: a rebalance listener calls this.
+            Exception: the rebalance listener raised it; everything has ended.
         """
         check_timeout(timeout)
+        operation = _OPERATIONS.get(group_membership_operation)
+        if operation is None:
+            names = ", ".join(_OPERATIONS)
+            raise ValueError(f"group_membership_operation must be one of {names}, not {group_membership_operation!r}")
+        if self._membership is not None:
+            self._membership.check_caller("close")
         self._is_closed = True
         if self._loop is None:
             return
         if self._closing is None:
-            self._closing = self._loop.create_task(self._close(timeout), name="aioproducer-consumer-close")
+            self._closing = self._loop.create_task(self._close(timeout, operation), name="aioproducer-consumer-close")
         await asyncio.shield(self._closing)
 
-    async def _close(self, timeout: float) -> None:
+    async def _close(self, timeout: float, operation: LeaveOperation) -> None:
         assert self._loop is not None
         deadline = self._loop.time() + timeout
+        self._driver.wake_waiters()
         try:
-            if self._membership is not None:
-                await self._membership.close(timeout)
+            if self._group is not None:
+                await self._group.close(timeout, operation)
         finally:
+            self._has_left = True
             try:
                 await self._driver.close(max(deadline - self._loop.time(), 0.0))
             finally:
@@ -184,8 +240,9 @@ class Consumer:
     ) -> None:
         await self.close()
 
-    def _check(self) -> asyncio.AbstractEventLoop:
-        if self._is_closed:
+    def _check(self, *, ends: bool = True) -> asyncio.AbstractEventLoop:
+        """Check the caller; with ``ends`` False the call is allowed while the consumer leaves its group."""
+        if self._is_closed if ends else self._has_left or (self._is_closed and self._loop is None):
             raise _closed()
         if self._loop is None:
             raise WrongCallerError(
@@ -195,25 +252,143 @@ class Consumer:
             raise WrongCallerError("this consumer belongs to another event loop: create one on this loop")
         return self._loop
 
+    # Groups
+
+    def subscribe(
+        self, topics: str | Iterable[str] | re.Pattern[str], *, listener: RebalanceListener | None = None
+    ) -> None:
+        """Read topics as a member of the group ``group_id``, instead of those that were subscribed before.
+
+        The group assigns the partitions among its members. The consumer joins in the background; the listener runs
+        inside of requests for records.
+
+        Args:
+            topics: a name, several names, or a pattern that whole names match. A pattern finds new topics within
+                ``metadata_max_age_ms``.
+            listener: receives the partitions that come and go.
+
+        Raises:
+            ConfigurationError: the consumer has no ``group_id``.
+            SubscriptionError: partitions were assigned by ``assign``; call ``unsubscribe`` first.
+            TypeError, ValueError: a name is no string, or empty; there is none; the listener is no RebalanceListener.
+            ConsumerClosedError, WrongCallerError: the consumer is not running on this event loop.
+        """
+        self._check()
+        group = self._with_group("subscribe")
+        names = topics if isinstance(topics, re.Pattern) else _topics([topics] if isinstance(topics, str) else topics)
+        if not names:
+            raise ValueError("subscribe needs at least one topic: call unsubscribe() to read none")
+        if isinstance(names, re.Pattern) and not isinstance(names.pattern, str):
+            raise TypeError("a pattern of topic names must be one of str, not of bytes")
+        if listener is not None and not isinstance(listener, RebalanceListener):
+            raise TypeError(f"listener must be a RebalanceListener, not {type(listener).__name__}: subclass it")
+        if self._fetcher.partitions and not group.assigns:
+            raise SubscriptionError("partitions are assigned by assign(): call unsubscribe() before subscribe()")
+        group.subscribe(names, listener)
+
+    async def unsubscribe(self) -> None:
+        """Read nothing: leave the group after a commit and ``on_revoked``, or drop the partitions of ``assign``.
+
+        Raises:
+            ConsumerClosedError, WrongCallerError: the consumer is not running on this event loop, or a rebalance
+                listener calls this.
+            Exception: the rebalance listener raised it; the consumer has left.
+        """
+        loop = self._check()
+        if self._group is not None and self._group.assigns:
+            await self._group.unsubscribe()
+        else:
+            self._fetcher.assign((), loop.time())
+            self._driver.topics_changed()
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit offsets to the group, and wait until it has them. A cancelled call does not cancel the commit.
+
+        Args:
+            offsets: for each partition the offset of the next record to read. By default the positions of all assigned
+                partitions: every returned record counts as processed.
+            timeout: seconds; ``default_api_timeout_ms`` if None.
+
+        Raises:
+            CommitFailedError: the group has given the partitions to other members.
+            RebalanceInProgressError: the group is rebalancing; request records, then commit what is still assigned.
+            FencedInstanceIdError: another member has the same ``group_instance_id``.
+            GroupAuthorizationError, TopicAuthorizationError: the client is not allowed to commit.
+            KafkaTimeoutError: the coordinator did not answer in time; the offsets may have been committed.
+            ConsumerClosedError: the consumer was closed meanwhile, or is not started.
+            ConfigurationError: the consumer has no ``group_id``.
+            TypeError, ValueError: an element of ``offsets`` is no partition or no offset.
+        """
+        self._check(ends=False)
+        group = self._with_group("commit")
+        checked = None if offsets is None else {_partition(name): _offset(offset) for name, offset in offsets.items()}
+        await group.commit(checked, self._api_timeout(timeout))
+
+    async def committed(
+        self, *partitions: TopicPartition | tuple[str, int], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return the group's offsets of these partitions, of all assigned ones without arguments; None without one.
+
+        Args:
+            timeout: seconds; ``default_api_timeout_ms`` if None.
+
+        Raises:
+            GroupAuthorizationError, TopicAuthorizationError: the client is not allowed to read them.
+            KafkaTimeoutError: the coordinator did not answer in time.
+            ConsumerClosedError, ConfigurationError: as ``commit``.
+        """
+        self._check(ends=False)
+        group = self._with_group("committed")
+        names = [_partition(each) for each in partitions] or list(self._fetcher.partitions)
+        found = await group.committed(names, self._api_timeout(timeout))
+        return {name: found.get(name) for name in names}
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Return what ``Transaction.send_offsets`` needs: the group, and this member, whose replacement fences it.
+
+        Ask for it when the offsets are sent, not before: a rebalance changes it.
+
+        Raises:
+            ConsumerClosedError, WrongCallerError: the consumer is not running on this event loop.
+            ConfigurationError: the consumer has no ``group_id``.
+        """
+        self._check(ends=False)
+        return self._with_group("group_metadata").group_metadata()
+
+    def _with_group(self, call: str) -> ConsumerGroup:
+        if self._group is None:
+            raise _no_group(call)
+        return self._group
+
     # Assignment and positions
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read these partitions from now on, and no others; those that were assigned before keep their positions.
 
-        A new partition begins where ``auto_offset_reset`` says, unless ``seek`` follows.
+        A new partition begins at the offset that the group ``group_id`` has committed. Without a group, or offset, it
+        begins where ``auto_offset_reset`` says. ``seek`` sets another position.
 
         Raises:
+            SubscriptionError: topics are subscribed; call ``unsubscribe`` first.
             ConsumerClosedError, WrongCallerError: the consumer is not running on this event loop.
             TypeError, ValueError: an element is no topic and partition.
         """
         loop = self._check()
         wanted = [_partition(each) for each in partitions]
+        if self._group is not None and self._group.assigns:
+            raise SubscriptionError("topics are subscribed, and the group assigns their partitions: unsubscribe first")
         self._fetcher.assign(list(dict.fromkeys(wanted)), loop.time())
-        self._driver.wake()
+        if self._group is not None:
+            self._group.assigned_by_caller()
+        self._driver.topics_changed()
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return the assigned partitions."""
-        self._check()
+        """Return the assigned partitions; one that is revoked is among them until ``on_revoked`` has returned."""
+        self._check(ends=False)
         return frozenset(self._fetcher.partitions)
 
     def seek(self, partition: TopicPartition | tuple[str, int], position: int | OffsetAndMetadata) -> None:
@@ -270,9 +445,9 @@ class Consumer:
         """
         name = self._assigned(partition)
         limit = self._api_timeout(timeout)
-        deadline = self._check().time() + limit
+        deadline = self._check(ends=False).time() + limit
         while True:
-            loop = self._check()
+            loop = self._check(ends=False)
             found = self._fetcher.partitions.get(name)
             if found is None:
                 raise _not_assigned(name)
@@ -309,11 +484,9 @@ class Consumer:
                 raise ValueError(f"the timestamp of {name} must not be negative, but is {timestamp}")
         wanted = {_partition(name): timestamp for name, timestamp in timestamps_ms.items()}
         level = self._fetcher.settings.isolation_level
-        try:
-            return await offsets_for_times(self._clients.control, wanted, level, self._api_timeout(timeout))
-        finally:
-            # Its metadata requests were in the place of the driver's.
-            self._driver.wake()
+        with self._driver.looking_up({name.topic for name in wanted}):
+            call = offsets_for_times(self._clients.control, wanted, level, self._api_timeout(timeout))
+            return await self._driver.until_closed(call)
 
     def lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
         """Return how many offsets the position is behind the end, as of the last response; None if it is unknown.
@@ -332,8 +505,9 @@ class Consumer:
         Raises:
             ValueError: a partition is not assigned.
         """
+        holder = self._group or self._fetcher
         for name in self._several(partitions):
-            self._fetcher.pause(name)
+            holder.pause(name)
         self._driver.wake()
 
     def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
@@ -342,24 +516,27 @@ class Consumer:
         Raises:
             ValueError: a partition is not assigned.
         """
+        holder = self._group or self._fetcher
         for name in self._several(partitions):
-            self._fetcher.resume(name)
+            holder.resume(name)
         self._driver.wake()
 
     def paused(self) -> frozenset[TopicPartition]:
         """Return the paused partitions."""
-        self._check()
+        self._check(ends=False)
+        if self._group is not None:
+            return self._group.paused()
         return frozenset(name for name, each in self._fetcher.partitions.items() if each.is_paused)
 
     def _assigned(self, partition: TopicPartition | tuple[str, int]) -> TopicPartition:
-        self._check()
+        self._check(ends=False)
         name = _partition(partition)
         if name not in self._fetcher.partitions:
             raise _not_assigned(name)
         return name
 
     def _several(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> list[TopicPartition]:
-        self._check()
+        self._check(ends=False)
         return [self._assigned(each) for each in partitions] or list(self._fetcher.partitions)
 
     def _api_timeout(self, timeout: float | None) -> float:
@@ -380,10 +557,14 @@ class Consumer:
             StopAsyncIteration: the consumer was closed while the call waited.
             KafkaError: as ``poll``.
         """
-        if not (self._is_busy or self._is_closed or self._membership is not None) and self._loop is not None:
+        membership = self._membership
+        has_news = membership is not None and membership.has_news
+        if not (self._is_busy or self._is_closed or has_news) and self._loop is not None:
             # The next record has been decoded already.
             record = self._fetcher.records.next_one()
             if record is not None:
+                if membership is not None:
+                    membership.polled_at = self._loop.time()
                 return record
         self._check()
         with self._busy():
@@ -411,7 +592,9 @@ class Consumer:
             ProtocolError: the next batch is corrupt.
             TopicAuthorizationError: the client is not allowed to read a topic.
             AuthenticationError: the cluster rejects the client.
-            ConsumerClosedError: the consumer is closed.
+            GroupAuthorizationError: the client is not allowed to join the group, or to read its offsets.
+            FencedInstanceIdError: another member has the same ``group_instance_id``; this one reads nothing more.
+            ConsumerClosedError: the consumer is closed, also during the call.
             WrongCallerError: another task waits for records of this consumer.
         """
         check_timeout(timeout)
@@ -453,12 +636,18 @@ class Consumer:
 
     async def _wait_ready(self, limit: int, timeout: float | None) -> bool:
         """Wait until records are ready; return False if there are none in time, or the consumer was closed."""
-        loop, fetcher, driver = self._check(), self._fetcher, self._driver
+        loop, fetcher, driver, group = self._check(), self._fetcher, self._driver, self._group
         deadline = None if timeout is None else loop.time() + timeout
         fetcher.records.mark_processed()
-        if self._membership is not None:
-            await self._membership.before_records()
+        if group is not None:
+            group.membership.polled_at = loop.time()
         while not self._is_closed:
+            left = None if deadline is None else max(deadline - loop.time(), 0)
+            if group is not None and group.has_news:
+                if not await group.handle_news(left):
+                    # The listener goes on, and the next request for records waits for it.
+                    return False
+                continue
             if await self._decoder.prepare(limit):
                 return True
             self._raise_client_error()
@@ -466,34 +655,25 @@ class Consumer:
             if error is not None:
                 driver.wake()
                 raise error
-            left = None if deadline is None else deadline - loop.time()
             if left is not None and left <= 0:
                 # A caller that polls without a timeout must not keep the loop from receiving records.
                 await asyncio.sleep(0)
                 return bool(await self._decoder.prepare(limit))
-            await self._wait_news(left)
+            if group is None:
+                await driver.wait(left)
+            else:
+                await self._wait_as_member(group.membership, left)
             self._decoder.turn_begins()
         return False
 
-    async def _wait_news(self, timeout: float | None) -> None:
-        """Wait until the fetcher or the group has news, for at most ``timeout`` seconds."""
-        if self._membership is None:
-            await self._driver.wait(timeout)
-            return
-        waiting = [
-            asyncio.ensure_future(self._driver.wait(timeout)),
-            asyncio.ensure_future(self._membership.wait_changed()),
-        ]
+    async def _wait_as_member(self, membership: Membership, timeout: float | None) -> None:
+        """Wait for news of the fetcher or the group; the group counts that as requests for records."""
+        membership.is_waiting = True
         try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await self._driver.wait(timeout)
         finally:
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
-        for task in waiting:
-            if not task.cancelled():
-                task.result()
-        await self._membership.handle_events()
+            membership.is_waiting = False
+            membership.polled_at = self._driver.now()
 
     def _raise_client_error(self) -> None:
         error = self._driver.take_error()
@@ -509,6 +689,24 @@ class Consumer:
             yield
         finally:
             self._is_busy = False
+
+
+def _no_group(call: str) -> ConfigurationError:
+    return ConfigurationError(f"{call} needs group_id: pass it to Consumer(...), or assign partitions")
+
+
+def _topics(names: Iterable[str]) -> tuple[str, ...]:
+    checked = tuple(names)
+    for name in checked:
+        if not isinstance(name, str):
+            raise TypeError(f"a topic is a str, not {name!r}; a pattern is the only argument of subscribe()")
+        if not name:
+            raise ValueError("a topic must have a name")
+    return checked
+
+
+def _offset(value: int | OffsetAndMetadata) -> OffsetAndMetadata:
+    return value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
 
 
 def _closed() -> ConsumerClosedError:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aioproducer.core.fetching.lookups import PlannedLookup, PlannedReset, PositionLookups
 from aioproducer.core.fetching.partition import FetchPosition
-from aioproducer.errors import KafkaError, NetworkError
+from aioproducer.errors import ConsumerClosedError, KafkaError, NetworkError
 from aioproducer.protocol.messages.offsets import ListOffsetsResponse, OffsetForLeaderEpochResponse
 
 if TYPE_CHECKING:
     from aioproducer._common.client_log import ClientLog
     from aioproducer.consumer.connections import Clients
-    from aioproducer.consumer.membership import Membership
+    from aioproducer.consumer.membership import GroupOffsets
     from aioproducer.core.fetching.fetcher import Fetcher, PlannedFetch
+    from aioproducer.core.fetching.partition import AssignedPartition
     from aioproducer.protocol.messages.fetch import FetchRequest
-    from aioproducer.record import TopicPartition
+
+T = TypeVar("T")
 
 SESSION_END_TIMEOUT = 1.0
 """Seconds that ``close`` waits for the end of idle fetch sessions. Brokers evict sessions that were not ended."""
@@ -41,7 +45,6 @@ class FetchDriver:
         request_timeout: float,
         wall_clock: Callable[[], float],
         log: ClientLog,
-        membership: Membership | None,
     ) -> None:
         self._loop = loop
         self._fetcher = fetcher
@@ -50,13 +53,17 @@ class FetchDriver:
         self._request_timeout = request_timeout
         self._wall_clock = wall_clock
         self._log = log
-        self._membership = membership
+        self.group: GroupOffsets | None = None
+        """The group whose committed offsets the partitions begin at."""
+        self._looked_up: Counter[str] = Counter()
+        self._has_new_topics = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_updating = False
         self._is_asking_group = False
         self._pass: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
+        self._calls: set[asyncio.Task[Any]] = set()
         self._is_closed = False
         self.error: BaseException | None = None
         """An error of the whole client, raised once to the next caller that asks."""
@@ -74,42 +81,73 @@ class FetchDriver:
             return
         if self.error is not None:
             # Nothing is sent before the caller has it: repeated attempts with a wrong password would lock an account.
-            self._wake_waiters()
+            self.wake_waiters()
             return
         now = self._loop.time()
         fetcher, metadata = self._fetcher, self._fetcher.metadata
         fetcher.metadata_applied(now)
+        if self.group is not None:
+            self.group.metadata_applied()
         self._initialize()
+        if self._has_new_topics:
+            self._retain_topics()
         for lookup in self._lookups.due(now, round(self._wall_clock() * 1000)):
             self._start(self._look_up(lookup), f"aioproducer-consumer-positions-{lookup.node_id}")
         for node_id in fetcher.nodes_to_fetch(now):
             plan = fetcher.build_fetch(node_id, now)
             if plan is not None:
                 self._start(self._fetch(plan), f"aioproducer-consumer-fetch-{node_id}")
-        if fetcher.partitions and metadata.next_update_delay(now) <= 0 and not self._is_updating:
+        if self._needs_metadata() and metadata.next_update_delay(now) <= 0 and not self._is_updating:
             self._is_updating = True
             self._start(self._update_metadata(), "aioproducer-consumer-metadata")
         self._arm(now)
-        self._wake_waiters()
+        self.wake_waiters()
 
     def _arm(self, now: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         when = self._fetcher.next_retry(now)
-        if self._fetcher.partitions and not self._is_updating:
+        if self._needs_metadata() and not self._is_updating:
             when = min(when, now + self._fetcher.metadata.next_update_delay(now))
         if when < math.inf:
             self._timer = self._loop.call_at(when, self.wake)
 
+    def _needs_metadata(self) -> bool:
+        return bool(self._fetcher.partitions) or (self.group is not None and bool(self.group.watched_topics))
+
+    def topics_changed(self) -> None:
+        """Partitions were assigned, or topics are watched: metadata has to keep their topics, and no others."""
+        self._has_new_topics = True
+        self.wake()
+
+    @contextmanager
+    def looking_up(self, topics: Iterable[str]) -> Iterator[None]:
+        """Keep the metadata of topics for a call, whether they are assigned or not."""
+        names = set(topics)
+        self._looked_up.update(names)
+        try:
+            yield
+        finally:
+            self._looked_up.subtract(names)
+            self._looked_up += Counter()
+            self.topics_changed()
+
+    def _retain_topics(self) -> None:
+        self._has_new_topics = False
+        watched = frozenset() if self.group is None else self.group.watched_topics
+        assigned = {name.topic for name in self._fetcher.partitions}
+        self._fetcher.metadata.retain_topics(assigned | watched | self._looked_up.keys())
+
     def _initialize(self) -> None:
         names = self._fetcher.uninitialized()
-        if self._membership is None:
+        if self.group is None:
             for name in names:
                 self._fetcher.initialize(name, None)
         elif names and not self._is_asking_group:
             self._is_asking_group = True
-            self._start(self._ask_group(self._membership, names), "aioproducer-consumer-committed")
+            partitions = [self._fetcher.partitions[name] for name in names]
+            self._start(self._ask_group(self.group, partitions), "aioproducer-consumer-committed")
 
     def _start(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
         task = self._loop.create_task(coroutine, name=name)
@@ -174,9 +212,10 @@ class FetchDriver:
         finally:
             self._is_updating = False
 
-    async def _ask_group(self, membership: Membership, names: list[TopicPartition]) -> None:
+    async def _ask_group(self, group: GroupOffsets, partitions: list[AssignedPartition]) -> None:
+        names = [each.name for each in partitions]
         try:
-            committed = await membership.committed(names, self._request_timeout)
+            committed = await group.committed(names, self._request_timeout)
         except KafkaError as error:
             if not error.retriable:
                 raise
@@ -185,10 +224,13 @@ class FetchDriver:
             return
         finally:
             self._is_asking_group = False
-        for name in names:
-            offset = committed.get(name)
+        for each in partitions:
+            if self._fetcher.partitions.get(each.name) is not each:
+                # It was taken away, and may have come back: another member may have committed since.
+                continue
+            offset = committed.get(each.name)
             epoch = -1 if offset is None or offset.leader_epoch is None else offset.leader_epoch
-            self._fetcher.initialize(name, None if offset is None else FetchPosition(offset.offset, epoch))
+            self._fetcher.initialize(each.name, None if offset is None else FetchPosition(offset.offset, epoch))
 
     # Waiting
 
@@ -204,10 +246,33 @@ class FetchDriver:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
 
-    def _wake_waiters(self) -> None:
+    def now(self) -> float:
+        """Return the time of the loop, in seconds."""
+        return self._loop.time()
+
+    async def until_closed(self, call: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a call, which ``close`` ends.
+
+        Raises:
+            ConsumerClosedError: the consumer was closed meanwhile.
+        """
+        task = self._loop.create_task(call)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._is_closed and task.cancelled() and not _is_cancelled():
+                raise ConsumerClosedError("the consumer was closed before the call ended") from None
+            task.cancel()
+            raise
+
+    def wake_waiters(self) -> None:
+        """Let the calls that wait check their conditions."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            waiter.set_result(None)
+            if not waiter.done():
+                waiter.set_result(None)
 
     def take_error(self) -> BaseException | None:
         """Return an error of the whole client, once."""
@@ -221,10 +286,12 @@ class FetchDriver:
     async def close(self, timeout: float) -> None:
         """End every task, idle fetch sessions within ``timeout`` seconds, and every connection."""
         self._is_closed = True
+        for call in list(self._calls):
+            call.cancel()
         for handle in (self._pass, self._timer):
             if handle is not None:
                 handle.cancel()
-        self._wake_waiters()
+        self.wake_waiters()
         busy = self._fetcher.busy_nodes()
         tasks = list(self._tasks)
         for task in tasks:
@@ -236,7 +303,10 @@ class FetchDriver:
             try:
                 await self._clients.fetch.close()
             finally:
-                await self._clients.control.close()
+                try:
+                    await self._clients.coordinator.close()
+                finally:
+                    await self._clients.control.close()
 
     async def _end_sessions(self, busy: set[int], timeout: float) -> None:
         """End the sessions of nodes without a request in flight: the others would answer it first."""
@@ -255,3 +325,9 @@ class FetchDriver:
             await self._clients.fetch.request(request, node_id=node_id, timeout=timeout)
         except KafkaError as error:
             self._log.info("The fetch session of broker %d was not ended: %s", node_id, error)
+
+
+def _is_cancelled() -> bool:
+    """Return whether the running task itself is being cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -268,7 +268,7 @@ class Reader:
 
     def _start_fetching(self, loop: asyncio.AbstractEventLoop, random: Random) -> None:
         self._fetcher = Fetcher(self._settings, self._clients.control.metadata, random, self._log)
-        self._driver = FetchDriver(loop, self._fetcher, self._clients, self._timeout, time.time, self._log, None)
+        self._driver = FetchDriver(loop, self._fetcher, self._clients, self._timeout, time.time, self._log)
         self._decoder = RecordDecoder(loop, self._fetcher, None, None, None, self._driver.wake)
         names = [TopicPartition(self._topic, partition) for partition in self._stops]
         self._fetcher.assign(names, loop.time())

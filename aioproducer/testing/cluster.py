@@ -140,7 +140,7 @@ class EmbeddedCluster(ClusterControl):
 
     def consumer(
         self,
-        *,
+        *topics: str,
         transport: str | Connector | None = None,
         on_deserialization_error: OnDeserializationError | None = None,
         **configuration: Unpack[ConsumerConfigDict],
@@ -150,6 +150,7 @@ class EmbeddedCluster(ClusterControl):
 
         configuration.setdefault("bootstrap_servers", self.bootstrap_servers)
         return Consumer(
+            *topics,
             transport=self.transport if transport is None else transport,
             on_deserialization_error=on_deserialization_error,
             **configuration,

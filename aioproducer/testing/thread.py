@@ -77,7 +77,7 @@ class EmbeddedClusterThread(ClusterControl):
 
     def consumer(
         self,
-        *,
+        *topics: str,
         transport: str | Connector = "tcp",
         on_deserialization_error: OnDeserializationError | None = None,
         **configuration: Unpack[ConsumerConfigDict],
@@ -86,7 +86,9 @@ class EmbeddedClusterThread(ClusterControl):
         from aioproducer.consumer.consumer import Consumer
 
         configuration.setdefault("bootstrap_servers", self.bootstrap_servers)
-        return Consumer(transport=transport, on_deserialization_error=on_deserialization_error, **configuration)
+        return Consumer(
+            *topics, transport=transport, on_deserialization_error=on_deserialization_error, **configuration
+        )
 
     def start(self) -> None:
         """Start every node; ``with`` does.

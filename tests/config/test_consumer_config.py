@@ -62,7 +62,15 @@ def test_shared_keys_reach_the_connections():
     ("given", "text"),
     [
         ({"linger.ms": 1}, "unknown configuration key"),
-        ({"group.id": "g"}, "group.id is not supported"),
+        ({"group.id": " "}, "group.id must not be empty"),
+        ({"group.instance.id": "a b"}, "group.instance.id must have 1 to 249 letters"),
+        ({"group.instance.id": ".."}, "group.instance.id must have 1 to 249 letters"),
+        ({"group.protocol": "consumer"}, "the consumer protocol .* is not supported"),
+        ({"enable.auto.commit": True}, "enable.auto.commit needs group.id"),
+        ({"heartbeat.interval.ms": 45000}, "must be below session.timeout.ms"),
+        ({"partition.assignment.strategy": []}, "partition.assignment.strategy must contain some of range"),
+        ({"partition.assignment.strategy": "com.example.Mine"}, "partition.assignment.strategy must contain some of"),
+        ({"partition.assignment.strategy": "range,range"}, "partition.assignment.strategy must contain some of"),
         ({"auto.offset.reset": "smallest"}, "auto.offset.reset must be earliest"),
         ({"auto.offset.reset": "by_duration:1h"}, "auto.offset.reset must be earliest"),
         ({"isolation.level": "none"}, "isolation.level must be one of"),
@@ -110,3 +118,21 @@ def test_it_is_immutable():
 )
 def test_durations_are_those_of_iso_8601(text, expected):
     assert duration_ms(text) == expected
+
+
+def test_keys_of_groups_have_kafkas_names_and_defaults():
+    without = config()
+    assert (without.group_id, without.enable_auto_commit) == (None, False)
+    member = config(**{"group.id": "billing", "group.instance.id": "b-1", "group.protocol": "CLASSIC"})
+    assert (member.group_id, member.group_instance_id, member.enable_auto_commit) == ("billing", "b-1", True)
+    assert member.partition_assignment_strategy == ("range", "cooperative-sticky")
+    assert (member.session_timeout_ms, member.heartbeat_interval_ms) == (45000, 3000)
+    assert (member.max_poll_interval_ms, member.auto_commit_interval_ms) == (300000, 5000)
+    assert member.exclude_internal_topics
+
+
+@pytest.mark.parametrize(
+    "value", ["sticky,org.apache.kafka.clients.consumer.RoundRobinAssignor", ["Sticky", "roundrobin"]]
+)
+def test_assignors_are_named_as_in_kafka_or_by_their_classes(value):
+    assert config(partition_assignment_strategy=value).partition_assignment_strategy == ("sticky", "roundrobin")

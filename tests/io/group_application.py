@@ -14,6 +14,7 @@ from aioproducer.core.membership.events import MembershipSettings
 from aioproducer.core.membership.membership import GroupMembership
 from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
 from aioproducer.core.requests.retry import ExponentialBackoff
+from aioproducer.errors import KafkaError
 from aioproducer.io.group_member import CoordinatorClient, GroupMember, RebalanceListener
 from aioproducer.record import TopicPartition
 from aioproducer.transport.base import Connector
@@ -64,14 +65,20 @@ class Application(RebalanceListener):
         made = MembershipSettings(group_id, **values)  # type: ignore[arg-type]  # the fields by name
         membership = GroupMembership(made, [ASSIGNORS[assignor]()], ExponentialBackoff(10, 100), random)
         membership.subscribe([topic])
+        self._client = client
+        self._is_due = asyncio.Event()
         self.member = GroupMember(
             client,
             membership,
+            control=client,
             listener=self,
-            on_assignment=lambda partitions: self.assignments.append(len(partitions)),
-            metadata_max_age=0.5,
+            on_assignment=lambda owned, readable: self.assignments.append(len(readable)),
+            request_metadata=self._is_due.set,
+            backoff=ExponentialBackoff(10, 100),
+            random=random,
             log=LOG,
         )
+        self._metadata: asyncio.Task[None] | None = None
         self.task: asyncio.Task[None] | None = None
 
     @property
@@ -90,8 +97,29 @@ class Application(RebalanceListener):
     def _hear(self, word: str, partitions: Collection[TopicPartition]) -> None:
         self.events.append((word, sorted(where.partition for where in partitions)))
 
-    def start(self) -> None:
+    def join(self) -> None:
+        """Join, with an application that asks for no records."""
         self.member.start()
+        self._metadata = asyncio.create_task(self._keep_metadata())
+
+    async def _keep_metadata(self) -> None:
+        """What the consumer's driver does; twice in a second, to notice new partitions."""
+        while True:
+            self._is_due.clear()
+            try:
+                async with asyncio.timeout(0.5):
+                    await self._is_due.wait()
+            except TimeoutError:
+                self._client.metadata.request_update(asyncio.get_running_loop().time(), "its age")
+            try:
+                await self._client.update_metadata(2)
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+            self.member.metadata_applied()
+
+    def start(self) -> None:
+        self.join()
         self.task = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
@@ -101,7 +129,12 @@ class Application(RebalanceListener):
 
     async def stop(self, timeout: float = 5.0) -> None:
         await self.pause()
-        await self.member.close(timeout)
+        try:
+            await self.member.close(timeout)
+        finally:
+            if self._metadata is not None:
+                self._metadata.cancel()
+                await asyncio.gather(self._metadata, return_exceptions=True)
 
     async def pause(self) -> None:
         if self.task is not None:

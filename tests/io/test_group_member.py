@@ -166,7 +166,7 @@ async def test_member_leaves_while_it_joins() -> None:
 async def test_commit_during_a_rebalance_is_rejected() -> None:
     async with group() as cluster:
         one = application(cluster)
-        one.member.start()
+        one.join()
         with pytest.raises(RebalanceInProgressError):
             await one.member.commit({ORDERS[0]: OffsetAndMetadata(1)}, 5)
         await one.stop()
@@ -180,7 +180,7 @@ async def test_listener_that_fails_raises_and_the_rebalance_continues() -> None:
             raise ValueError("listener")
 
         one.on_assigned = fail  # type: ignore[method-assign]  # as a subclass does
-        one.member.start()
+        one.join()
         await one.member.wait_changed()
         with pytest.raises(ValueError, match="listener"):
             await one.member.before_records()
@@ -191,7 +191,7 @@ async def test_listener_that_fails_raises_and_the_rebalance_continues() -> None:
 async def test_error_of_the_member_is_raised_and_the_next_call_tries_again() -> None:
     async with group(**{"group.min.session.timeout.ms": 2000}) as cluster:
         one = application(cluster)
-        one.member.start()
+        one.join()
         for _ in range(2):
             await one.member.wait_changed()
             with pytest.raises(KafkaError) as raised:
@@ -224,5 +224,5 @@ async def test_close_is_bounded_when_the_coordinator_is_gone() -> None:
         await one.pause()
         await cluster.kill(1)
         began = asyncio.get_running_loop().time()
-        await one.member.close(1.0)
+        await one.stop(1.0)
         assert asyncio.get_running_loop().time() - began < 3

@@ -107,8 +107,10 @@ class Member:
         self._next_assignment: Assignment | None = None
         # This static member may have replaced one in the middle of a cooperative rebalance.
         self._may_have_replaced = False
-        # The application has not asked for records for too long.
-        self._is_silent = False
+        self.is_silent = False
+        """Whether the application has not asked for records for too long, and the member has therefore left."""
+        # The latest generation that the member was in; transactions are fenced by it when it is over.
+        self._latest_generation = Generation()
         self._leave: Result | None = None
         self._leave_operation = LeaveOperation.DEFAULT
         self._leave_reason = ""
@@ -119,6 +121,21 @@ class Member:
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that may be read: those of the generation, without those that an event announces."""
         return self._owned - self.event.partitions if self.event is not None else self._owned
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """The partitions of the generation, also those that an event announces."""
+        return self._owned
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the application gives up all partitions, and has not done so yet."""
+        return self._leave is not None
+
+    @property
+    def poll_until(self) -> float:
+        """When the member leaves the group unless the application asks for records before."""
+        return self._deadlines.poll_until
 
     @property
     def is_cooperative(self) -> bool:
@@ -141,8 +158,12 @@ class Member:
         return self._leader.has_to_assign and not self._leader.is_ready(self._covered)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Return the group and the member, as transactions need them; without a member outside of a generation."""
-        generation = self.generation if self.generation.exists else Generation()
+        """Return the group and the member, as transactions need them.
+
+        A member that is out of its generation keeps the name of it: the group then refuses its offsets. Without any
+        generation the group would accept them.
+        """
+        generation = self.generation if self.generation.exists else self._latest_generation
         return ConsumerGroupMetadata(
             self.settings.group_id,
             generation.generation_id,
@@ -165,7 +186,7 @@ class Member:
     def polled(self, now: float) -> None:
         """The application asks for records: it is alive."""
         self._deadlines.polled(now)
-        self._is_silent = False
+        self.is_silent = False
 
     def update_metadata(self, topics: TopicRacks, covered: Collection[str]) -> None:
         """Use newer metadata; a leader whose topics have changed asks for a rebalance.
@@ -176,6 +197,10 @@ class Member:
         """
         self._metadata = topics
         self._covered = frozenset(covered)
+
+    def forget_generation(self) -> None:
+        """The application assigns partitions itself: its offsets are no longer those of an earlier member."""
+        self._latest_generation = Generation()
 
     def request_rejoin(self, reason: str) -> None:
         """Ask for a rebalance (``Consumer.enforceRebalance``)."""
@@ -245,7 +270,7 @@ class Member:
             self._advance_leave()
         elif self.state is STABLE:
             self._advance_stable()
-        elif self.state is UNJOINED and self._topics is not None and self.event is None and not self._is_silent:
+        elif self.state is UNJOINED and self._topics is not None and self.event is None and not self.is_silent:
             self._go_join()
         if self.state is FINDING_COORDINATOR and self.coordinator is not None:
             self._enter(JOINING)
@@ -335,7 +360,7 @@ class Member:
 
     def _fall_silent(self) -> None:
         """Leave the group: the application has not asked for records within ``max_poll_interval_ms``."""
-        self._is_silent = True
+        self.is_silent = True
         self._leave_reason = "consumer poll timeout has expired."
         self._begin_leaving(sends=self.settings.group_instance_id is None)
         # LeaveGroup names the member, but its partitions are lost already.

@@ -349,7 +349,7 @@ class GroupMembership(Member):
         if response.protocol_type not in (None, PROTOCOL_TYPE) or name not in self._assignors:
             self._stop(FAILED, _inconsistent(f"assignor {name!r} of the type {response.protocol_type!r}"))
             return
-        self.generation = Generation(response.generation_id, response.member_id, name)
+        self.generation = self._latest_generation = Generation(response.generation_id, response.member_id, name)
         self._deadlines.begin(now)
         if not request.generation.member_id and self.settings.group_instance_id is not None:
             self._may_have_replaced = self.is_cooperative

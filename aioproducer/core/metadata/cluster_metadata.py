@@ -220,6 +220,17 @@ class ClusterMetadata:
         if in_use is not None:
             in_use.last_used = now
 
+    def retain_topics(self, names: Collection[str]) -> None:
+        """Forget all topics but these: nothing reads them any longer, and requests would create them again."""
+        for name in [name for name in self._topics if name not in names]:
+            del self._topics[name]
+            self._new_topics.pop(name, None)
+        self._new_topics_left = min(self._new_topics_left, len(self._new_topics))
+
+    def allow_topic_creation(self, *, allowed: bool) -> None:
+        """Set whether later requests let brokers create missing topics."""
+        self._allow_auto_topic_creation = allowed
+
     def request_update(self, now: float, reason: str) -> int:
         """Request a full update as soon as the backoff allows; return the `version` that it will exceed.
 

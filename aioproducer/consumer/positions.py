@@ -1,0 +1,81 @@
+"""What a consumer may commit of its partitions. Values only: no IO, no clock.
+
+Each partition has two positions. The *delivered* one is behind the last returned record: ``commit()`` takes it. The
+*processed* one is behind the last record after which the caller has requested another: automatic commits take it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from aioproducer.core.fetching.partition import AssignedPartition, FetchPosition
+from aioproducer.offsets import OffsetAndMetadata
+from aioproducer.record import TopicPartition
+
+
+class CommitLedger:
+    """Remembers the commits of a consumer, and says what an automatic commit has to contain.
+
+    An automatic commit never sets back an explicit one of the same assignment, even one that has not ended yet.
+    Nothing counts as committed before the group has confirmed it.
+    """
+
+    def __init__(self) -> None:
+        # The latest confirmed offset of each partition.
+        self._confirmed: dict[TopicPartition, int] = {}
+        # The latest offset that the caller has committed.
+        self._explicit: dict[TopicPartition, int] = {}
+        self._in_progress: list[Mapping[TopicPartition, OffsetAndMetadata]] = []
+
+    def automatic(self, processed: Mapping[TopicPartition, FetchPosition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what an automatic commit has to contain, empty if everything is committed."""
+        return {
+            name: committable(position)
+            for name, position in processed.items()
+            if position.offset != self._confirmed.get(name) and position.offset > self._barrier(name)
+        }
+
+    def _barrier(self, name: TopicPartition) -> int:
+        """Return the highest offset that the caller has committed or is committing; -1 without one."""
+        offsets = [commit[name].offset for commit in self._in_progress if name in commit]
+        return max([self._explicit.get(name, -1), *offsets])
+
+    def explicit_begins(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """The caller commits ``offsets``; the same object is passed to ``explicit_ends``."""
+        self._in_progress.append(offsets)
+
+    def explicit_ends(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, is_confirmed: bool) -> None:
+        """The caller's commit has ended."""
+        self._in_progress = [each for each in self._in_progress if each is not offsets]
+        if is_confirmed:
+            for name, offset in offsets.items():
+                self._explicit[name] = offset.offset
+            self.confirmed(offsets)
+
+    def confirmed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """The group has confirmed these offsets, or has returned them as its own."""
+        for name, offset in offsets.items():
+            self._confirmed[name] = offset.offset
+
+    def retain(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget all other partitions: they were taken away, and others may commit their offsets."""
+        for known in (self._confirmed, self._explicit):
+            for name in [name for name in known if name not in partitions]:
+                del known[name]
+
+
+def committable(position: FetchPosition) -> OffsetAndMetadata:
+    """Return a position as a group commits it."""
+    return OffsetAndMetadata(position.offset, leader_epoch=position.epoch if position.epoch >= 0 else None)
+
+
+def processed_positions(partitions: Iterable[AssignedPartition]) -> dict[TopicPartition, FetchPosition]:
+    """Return behind which record each partition is processed; one without a position yet is missing."""
+    return {each.name: each.processed for each in partitions if each.processed is not None}
+
+
+def delivered_positions(partitions: Iterable[AssignedPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the position behind the last returned record of each partition, as a group commits it."""
+    return {
+        each.name: committable(each.position) for each in partitions if each.position is not None and each.has_position
+    }
