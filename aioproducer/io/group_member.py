@@ -299,6 +299,9 @@ class GroupMember:
             await asyncio.wait(handling, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if self._handling is not None:
                 return False
+        # The application asks for records still, or again.
+        self.polled_at = self._loop.time()
+        self._woken.set()
         if self._listener_errors:
             raise self._listener_errors.pop(0)
         error = self.topics.take_error()

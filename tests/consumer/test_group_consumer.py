@@ -251,13 +251,12 @@ async def test_without_automatic_commits_nothing_is_committed():
 
 
 async def test_a_partition_without_an_offset_and_without_a_reset_is_an_error():
-    async with cluster_of(partitions=1) as cluster:
-        async with member_of(cluster, "clicks", auto_offset_reset="none") as consumer:
-            with pytest.raises(NoOffsetForPartitionError):
-                await consumer.poll(TIMEOUT)
-            consumer.seek(CLICKS[0], 0)
-            await fill(cluster, 1, partitions=1)
-            assert await values_of(consumer, 1) == [0]
+    async with cluster_of(partitions=1) as cluster, member_of(cluster, "clicks", auto_offset_reset="none") as consumer:
+        with pytest.raises(NoOffsetForPartitionError):
+            await consumer.poll(TIMEOUT)
+        consumer.seek(CLICKS[0], 0)
+        await fill(cluster, 1, partitions=1)
+        assert await values_of(consumer, 1) == [0]
 
 
 async def test_by_duration_begins_at_the_records_of_the_last_time():

@@ -1,0 +1,511 @@
+"""Lives of group consumers on virtual time: closing in every state, cancellation at every wait, blocked loops."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from random import Random
+
+import pytest
+
+from aioproducer import RebalanceListener
+from aioproducer.errors import (
+    ConsumerClosedError,
+    GroupAuthorizationError,
+    KafkaError,
+    TopicAuthorizationError,
+)
+from aioproducer.testing import EmbeddedCluster
+from tests.simulation.loop import VirtualLoop
+from tests.simulation.test_cancellation import CancelledAt
+from tests.simulation.world import reproducible
+
+from .group_helpers import CLICKS, PARTITIONS, PROPERTIES, Heard, fill, member_of, offsets_of
+
+COUNT = 24
+MOST_STEPS = 1500
+LIMITS = {"request_timeout_ms": 3000, "default_api_timeout_ms": 5000, "heartbeat_interval_ms": 500}
+
+
+def run(scenario):
+    """Play ``scenario(loop)`` on virtual time; no task, timer or unhandled exception may be left."""
+    loop = VirtualLoop(Random(1))
+    reported = []
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    try:
+        with reproducible(loop, Random(1)):
+            result = loop.run_until_complete(scenario(loop))
+        assert not asyncio.all_tasks(loop), asyncio.all_tasks(loop)
+    finally:
+        loop.close()
+    gc.collect()
+    assert not reported, reported
+    return result
+
+
+async def started(brokers=1, **properties):
+    cluster = EmbeddedCluster(brokers, transport="memory", properties={**PROPERTIES, **properties})
+    await cluster.start()
+    cluster.create_topic("clicks", PARTITIONS)
+    return cluster
+
+
+async def group_members(cluster):
+    """The number of members that the group has at its coordinator."""
+    for broker in cluster.broker_cluster.brokers.values():
+        group = broker.groups.group("billing")
+        if group is not None:
+            return len(group.members)
+    return 0
+
+
+# Closing
+
+
+async def _outcome(call):
+    try:
+        await call
+    except StopAsyncIteration:
+        return "ended"
+    except ConsumerClosedError:
+        return "closed"
+    return "done"
+
+
+@pytest.mark.parametrize("api", ["Heartbeat", "OffsetCommit", "OffsetFetch", "JoinGroup", "SyncGroup", "Metadata"])
+@pytest.mark.parametrize("when", [0.0, 0.02, 0.2, 2.0])
+def test_closing_ends_the_calls_in_flight_within_its_timeout_in_every_state(api, when):
+    """The broker does not answer one kind of request."""
+
+    async def scenario(loop):
+        cluster = await started()
+        await fill(cluster, 4)
+        consumer = member_of(cluster, "clicks", **LIMITS)
+        await consumer.start()
+        cluster.delay(api, 600_000, times=None)
+        calls = [
+            asyncio.ensure_future(_outcome(call))
+            for call in (
+                consumer.committed(*CLICKS, timeout=600.0),
+                consumer.poll(600.0),
+                consumer.offsets_for_times({CLICKS[0]: 0}, timeout=600.0),
+            )
+        ]
+        await asyncio.sleep(when)
+        calls.append(asyncio.ensure_future(_outcome(_commit(consumer))))
+        if when:
+            await asyncio.sleep(0.01)
+        began = loop.time()
+        await consumer.close(1.0)
+        assert loop.time() - began < 1.5
+        async with asyncio.timeout(0.1):
+            outcomes = await asyncio.gather(*calls)
+        assert set(outcomes) <= {"done", "closed"}
+        cluster.clear_faults()
+        await cluster.stop()
+
+    run(scenario)
+
+
+async def _commit(consumer):
+    try:
+        await consumer.commit({CLICKS[0]: 1}, timeout=600.0)
+    except ConsumerClosedError:
+        raise
+    except KafkaError:
+        # The member joins at the moment.
+        return
+
+
+def test_an_iteration_ends_when_the_consumer_closes():
+    async def scenario(loop):
+        cluster = await started()
+        consumer = member_of(cluster, "clicks", **LIMITS)
+        await consumer.start()
+        call = asyncio.ensure_future(_outcome(anext(consumer)))
+        await asyncio.sleep(1)
+        await consumer.close()
+        assert await call == "ended"
+        assert await group_members(cluster) == 0
+        for late in (consumer.commit(), consumer.committed(), consumer.poll(), consumer.unsubscribe()):
+            with pytest.raises(ConsumerClosedError):
+                await late
+        await consumer.close()
+        await cluster.stop()
+
+    run(scenario)
+
+
+def test_closing_commits_inside_of_on_revoked():
+    class Committing(RebalanceListener):
+        async def on_revoked(self, partitions):
+            await consumer.commit(dict.fromkeys(partitions, 3))
+
+    async def scenario(loop):
+        nonlocal consumer
+        cluster = await started()
+        await fill(cluster, 4)
+        consumer = member_of(cluster, enable_auto_commit=False, **LIMITS)
+        await consumer.start()
+        consumer.subscribe("clicks", listener=Committing())
+        await consumer.poll(10.0)
+        await consumer.close()
+        async with member_of(cluster) as reader:
+            assert offsets_of(await reader.committed(*CLICKS)) == dict.fromkeys(range(PARTITIONS), 3)
+        await cluster.stop()
+
+    consumer = None
+    run(scenario)
+
+
+@pytest.mark.parametrize("ignores", [False, True])
+def test_closing_does_not_wait_for_a_listener_that_hangs(ignores):
+    class Hanging(RebalanceListener):
+        async def on_revoked(self, partitions):
+            while True:
+                try:
+                    await asyncio.sleep(60)
+                    return
+                except asyncio.CancelledError:
+                    if not ignores:
+                        raise
+
+    async def scenario(loop):
+        cluster = await started()
+        await fill(cluster, 4)
+        consumer = member_of(cluster, **LIMITS)
+        await consumer.start()
+        consumer.subscribe("clicks", listener=Hanging())
+        await consumer.poll(10.0)
+        began = loop.time()
+        await consumer.close(2.0)
+        assert loop.time() - began < 4
+        await cluster.stop()
+        await asyncio.sleep(120)
+
+    run(scenario)
+
+
+def test_the_error_of_a_listener_is_raised_when_the_consumer_has_left():
+    class Failing(RebalanceListener):
+        async def on_revoked(self, partitions):
+            raise ValueError("listener")
+
+    async def scenario(loop):
+        cluster = await started()
+        await fill(cluster, 4)
+        consumer = member_of(cluster, **LIMITS)
+        await consumer.start()
+        consumer.subscribe("clicks", listener=Failing())
+        await consumer.poll(10.0)
+        with pytest.raises(ValueError, match="listener"):
+            await consumer.close()
+        assert await group_members(cluster) == 0
+        await cluster.stop()
+
+    run(scenario)
+
+
+# Cancellation
+
+
+async def life(consumer, heard, seen):
+    """A whole life, with all that can be awaited in it."""
+    await consumer.start()
+    consumer.subscribe("clicks", listener=heard)
+    seen.append(int((await anext(consumer)).value))
+    await consumer.position(CLICKS[0])
+    await consumer.committed(timeout=5)
+    for _ in range(3):
+        note(seen, await consumer.poll(2.0, max_records=3))
+    await consumer.commit()
+    await consumer.unsubscribe()
+    consumer.subscribe("clicks", listener=heard)
+    seen.append(int((await anext(consumer)).value))
+
+
+def note(seen, found):
+    for records in found.values():
+        seen += [int(record.value) for record in records]
+
+
+class Waiting(Heard):
+    """Each call takes a moment."""
+
+    async def on_revoked(self, partitions):
+        await asyncio.sleep(0.001)
+        await super().on_revoked(partitions)
+
+    async def on_assigned(self, partitions):
+        await asyncio.sleep(0.001)
+        await super().on_assigned(partitions)
+
+
+def test_a_caller_can_be_cancelled_wherever_it_waits():
+    """Afterwards the consumer reads the rest: every record once, as it never processed one without returning it."""
+
+    async def scenario(loop, step):
+        cluster = await started()
+        await fill(cluster, COUNT)
+        consumer, heard, seen = member_of(cluster, **LIMITS), Waiting(), []
+        caller = CancelledAt(life(consumer, heard, seen), step)
+        task = asyncio.ensure_future(caller.run())
+        await asyncio.wait([task])
+        assert task.cancelled() == caller.was_cancelled
+        await consumer.start()
+        consumer.subscribe("clicks", listener=heard)
+        async with asyncio.timeout(60):
+            while len(set(seen)) < COUNT:
+                note(seen, await consumer.poll(5.0))
+        assert sorted(seen) == list(range(COUNT))
+        began = loop.time()
+        await consumer.close()
+        assert loop.time() - began < 2.0
+        assert await group_members(cluster) == 0
+        words = [word for word, numbers in heard.calls]
+        assert words == (["assigned", "revoked"] * len(words))[: len(words)]
+        await cluster.stop()
+        return not caller.was_cancelled
+
+    for step in range(1, MOST_STEPS):
+        if run(lambda loop, step=step: scenario(loop, step)):
+            assert step > 20
+            return
+    raise AssertionError("the scenario never ends")
+
+
+@pytest.mark.parametrize("name", ["GroupMember._drive", "GroupMember._exchange", "GroupMember._handle"])
+def test_a_task_of_the_member_can_be_cancelled_wherever_it_waits(name):
+    """``for task in asyncio.all_tasks(): task.cancel()`` does this."""
+
+    async def scenario(loop, step):
+        cluster = await started()
+        await fill(cluster, COUNT)
+        wrapped = []
+
+        def factory(loop, coroutine, **options):
+            if coroutine.__qualname__ == name and len(wrapped) < 4:
+                wrapped.append(CancelledAt(coroutine, step))
+                coroutine = wrapped[-1].run()
+            return asyncio.Task(coroutine, loop=loop, **options)
+
+        consumer, seen = member_of(cluster, **LIMITS), []
+        loop.set_task_factory(factory)
+        await consumer.start()
+        consumer.subscribe("clicks", listener=Waiting())
+        async with asyncio.timeout(120):
+            while len(set(seen)) < COUNT:
+                note(seen, await consumer.poll(5.0, max_records=5))
+        loop.set_task_factory(None)
+        assert set(seen) == set(range(COUNT))
+        await consumer.close()
+        await cluster.stop()
+        return not any(each.was_cancelled for each in wrapped)
+
+    for step in range(1, 20):
+        if run(lambda loop, step=step: scenario(loop, step)):
+            assert step > 1
+            return
+    raise AssertionError("the scenario never ends")
+
+
+def test_closing_can_be_cancelled_twice_wherever_it_waits():
+    async def scenario(loop, step):
+        cluster = await started()
+        await fill(cluster, COUNT)
+        consumer = member_of(cluster, **LIMITS)
+        await consumer.start()
+        consumer.subscribe("clicks", listener=Waiting())
+        await consumer.poll(10.0)
+        caller = CancelledAt(consumer.close(), step, times=2)
+        await asyncio.wait([asyncio.ensure_future(caller.run())])
+        await consumer.close()
+        assert await group_members(cluster) == 0
+        await cluster.stop()
+        return not caller.was_cancelled
+
+    for step in range(1, 50):
+        if run(lambda loop, step=step: scenario(loop, step)):
+            assert step > 1
+            return
+    raise AssertionError("the scenario never ends")
+
+
+# Commits before a revocation
+
+
+@pytest.mark.parametrize("code", ["REBALANCE_IN_PROGRESS", "COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR"])
+def test_what_is_processed_is_kept_until_its_commit_is_confirmed(code):
+    """The commit before a revocation is refused three times; the other member begins where the first one ended."""
+
+    async def scenario(loop):
+        cluster = await started()
+        await fill(cluster, COUNT)
+        options = {**LIMITS, "auto_commit_interval_ms": 600_000, "partition_assignment_strategy": "cooperative-sticky"}
+        async with member_of(cluster, **options) as first, member_of(cluster, **options) as second:
+            first.subscribe("clicks")
+            seen = []
+            while len(seen) < COUNT:
+                note(seen, await first.poll(5.0))
+            cluster.fail("OffsetCommit", code, times=3)
+            second.subscribe("clicks")
+            others = asyncio.ensure_future(second.poll(20.0))
+            while not others.done():
+                note(seen, await first.poll(0.5))
+            assert others.result() == {}
+            assert len(second.assignment()) == 2
+        assert sorted(seen) == list(range(COUNT))
+        assert cluster.pending_faults() == []
+        await cluster.stop()
+
+    run(scenario)
+
+
+def test_a_cancelled_request_does_not_cancel_the_commit_before_a_revocation():
+    async def scenario(loop):
+        cluster = await started()
+        await fill(cluster, COUNT)
+        options = {**LIMITS, "auto_commit_interval_ms": 600_000}
+        async with member_of(cluster, **options) as first, member_of(cluster, **options) as second:
+            first.subscribe("clicks")
+            seen = []
+            while len(seen) < COUNT:
+                note(seen, await first.poll(5.0))
+            cluster.delay("OffsetCommit", 400)
+            second.subscribe("clicks")
+            while first._membership.membership.event is None:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.01)
+            for _ in range(5):
+                call = asyncio.ensure_future(first.poll(5.0))
+                await asyncio.sleep(0.05)
+                call.cancel()
+                await asyncio.wait([call])
+            others = asyncio.ensure_future(second.poll(10.0))
+            while not others.done():
+                note(seen, await first.poll(0.5))
+            assert others.result() == {}
+        assert sorted(seen) == list(range(COUNT))
+        await cluster.stop()
+
+    run(scenario)
+
+
+# Losses
+
+
+def test_a_blocked_loop_that_costs_the_membership_is_logged_with_its_duration(caplog):
+    async def scenario(loop):
+        # The coordinator's clock goes on while this loop is blocked.
+        cluster = await started()
+        await fill(cluster, 4)
+        heard = Heard()
+        async with member_of(cluster, session_timeout_ms=6000, **LIMITS) as consumer:
+            consumer.subscribe("clicks", listener=heard)
+            await consumer.poll(10.0)
+            await asyncio.sleep(3)
+            loop.hold_up(42.0)
+            while ("lost", list(range(PARTITIONS))) not in heard.calls:
+                await consumer.poll(1.0)
+            while len(heard.calls) < 3:
+                await consumer.poll(1.0)
+        await cluster.stop()
+
+    run(scenario)
+    blocked = [record.getMessage() for record in caplog.records if "loop was blocked" in record.getMessage()]
+    assert len(blocked) == 1
+    seconds = float(blocked[0].split("up to ")[1].split(" s")[0])
+    assert 40.9 <= seconds <= 42.1
+
+
+def test_a_listener_that_hangs_holds_up_the_group_at_most_max_poll_interval():
+    """Waiting for the listener does not count as requesting records."""
+
+    class Hanging(Heard):
+        async def on_revoked(self, partitions):
+            await super().on_revoked(partitions)
+            if len(self.calls) == 2:
+                await asyncio.sleep(30)
+
+    async def scenario(loop):
+        cluster = await started()
+        await fill(cluster, COUNT)
+        options = {**LIMITS, "max_poll_interval_ms": 5000}
+        heard = Hanging()
+        async with member_of(cluster, **options) as first, member_of(cluster, **options) as second:
+            first.subscribe("clicks", listener=heard)
+            seen = []
+            while len(seen) < COUNT:
+                note(seen, await first.poll(5.0))
+            waiting = asyncio.ensure_future(first.poll(1000.0))
+            second.subscribe("clicks")
+            began = loop.time()
+            while len(second.assignment()) < PARTITIONS:
+                await second.poll(0.1)
+            assert loop.time() - began < 8
+            while len(first.assignment()) != 2:
+                await second.poll(0.5)
+            assert heard.calls[1] == ("revoked", list(range(PARTITIONS)))
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        await cluster.stop()
+
+    run(scenario)
+
+
+# Errors for the caller
+
+
+@pytest.mark.parametrize("api", ["FindCoordinator", "JoinGroup", "SyncGroup", "OffsetFetch"])
+def test_a_group_that_is_not_allowed_is_an_error_of_the_caller_and_not_tried_again_by_itself(api):
+    async def scenario(loop):
+        cluster = await started()
+        await fill(cluster, 4)
+        async with member_of(cluster, "clicks", **LIMITS) as consumer:
+            cluster.fail(api, "GROUP_AUTHORIZATION_FAILED", times=2)
+            for _ in range(2):
+                with pytest.raises(GroupAuthorizationError):
+                    await consumer.poll(60.0)
+                # Nothing is sent before the caller asks again.
+                await asyncio.sleep(30)
+            assert await consumer.poll(60.0)
+        await cluster.stop()
+
+    run(scenario)
+
+
+def test_a_commit_that_is_not_allowed_is_an_error_of_the_next_request():
+    async def scenario(loop):
+        cluster = await started()
+        await fill(cluster, 4)
+        async with member_of(cluster, "clicks", **LIMITS) as consumer:
+            await consumer.poll(60.0)
+            cluster.fail("OffsetCommit", "GROUP_AUTHORIZATION_FAILED")
+            await asyncio.sleep(1)
+            with pytest.raises(GroupAuthorizationError):
+                await anext(_polls(consumer))
+        await cluster.stop()
+
+    run(scenario)
+
+
+async def _polls(consumer):
+    while True:
+        if not await consumer.poll(60.0):
+            yield
+
+
+def test_a_topic_that_is_not_allowed_is_an_error_of_the_caller():
+    async def scenario(loop):
+        cluster = await started()
+        await fill(cluster, 4)
+        async with member_of(cluster, **LIMITS) as consumer:
+            cluster.fail("Metadata", "TOPIC_AUTHORIZATION_FAILED", topic="clicks", times=1)
+            consumer.subscribe("clicks")
+            with pytest.raises(TopicAuthorizationError, match="clicks"):
+                await consumer.poll(60.0)
+            seen = []
+            while len(seen) < 4:
+                note(seen, await consumer.poll(60.0))
+        await cluster.stop()
+
+    run(scenario)
