@@ -16,6 +16,12 @@ from typing import Final
 from aioproducer.error_codes import CODES
 from aioproducer.errors import BrokerError, error_class
 from aioproducer.protocol import ApiKey, Request, RequestHeader, Response
+from aioproducer.protocol.messages import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    OffsetFetchRequest,
+)
 
 DISCONNECTIONS: Final = ("before", "after", "half")
 """When a connection ends: before the request is processed, after it instead of the response, or within the response."""
@@ -38,7 +44,27 @@ TOPIC_APIS: Final = frozenset(
     }
 )
 
+# The requests that name a group, or several.
+GROUP_APIS: Final = frozenset(
+    {
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.FIND_COORDINATOR,
+        ApiKey.JOIN_GROUP,
+        ApiKey.HEARTBEAT,
+        ApiKey.LEAVE_GROUP,
+        ApiKey.SYNC_GROUP,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.DELETE_GROUPS,
+        ApiKey.OFFSET_DELETE,
+    }
+)
+
 _APIS: Final = {key.name.replace("_", "").lower(): key for key in ApiKey}
+_GROUP_KEY: Final = 0
+"""The ``key_type`` of a group in FindCoordinator."""
 _CODES: Final = {name: code for code, (name, _, _) in CODES.items()}
 
 
@@ -96,6 +122,7 @@ class Rule:
     error: int = 0
     topic: str | None = None
     partition: int | None = None
+    group: str | None = None
     delay_ms: int = 0
     disconnect: str | None = None
     throttle_ms: int = 0
@@ -124,6 +151,7 @@ class Rule:
         what += ["done twice"] if self.is_repeated else []
         where = "" if self.topic is None else f" of {self.topic}"
         where += "" if self.partition is None else f"-{self.partition}"
+        where += "" if self.group is None else f" of group {self.group}"
         where += "" if self.node is None else f" at node {self.node}"
         left = "always" if self.times is None else f"{self.times} more times"
         return f"{_spelled(self.api)}{where}: {', '.join(what)}, {left}, met {self.used} times"
@@ -196,15 +224,17 @@ class Faults:
         *,
         topic: str | None = None,
         partition: int | None = None,
+        group: str | None = None,
         node: int | None = None,
     ) -> Rule:
         """Answer ``times`` requests (``None``: all) with ``error`` instead of processing them.
 
         The error is where a client expects it: at each partition or topic, or in the response as a whole. With
-        ``topic``, and ``partition``, only that part of a request fails; a request without it is not counted.
+        ``topic`` and ``partition``, only that part of a request fails; a request without it is not counted.
+        With ``group``, only requests that contain this consumer group fail; those with several groups fail as a whole.
 
         Raises:
-            ValueError: unknown ``api`` or ``error``, or a topic for a request that has none.
+            ValueError: unknown ``api`` or ``error``, or a topic or group for a request that has none.
         """
         key = find_api(api)
         code = find_error(error)
@@ -212,7 +242,9 @@ class Faults:
             raise ValueError(f"{_spelled(key)} cannot fail for a single topic: leave out topic and partition")
         if partition is not None and topic is None:
             raise ValueError(f"partition {partition} is given without a topic: give topic as well")
-        return self._add(Rule(key, node, _times(times), error=code, topic=topic, partition=partition))
+        if group is not None and key not in GROUP_APIS:
+            raise ValueError(f"{_spelled(key)} names no group: leave group out")
+        return self._add(Rule(key, node, _times(times), error=code, topic=topic, partition=partition, group=group))
 
     def delay(self, api: str | int, ms: int, times: int | None = 1, *, node: int | None = None) -> Rule:
         """Process ``times`` requests, but delay each response by ``ms`` milliseconds.
@@ -271,6 +303,8 @@ class Faults:
         for rule in self._rules:
             if rule.api != header.request_api_key or rule.node not in (None, node_id) or rule.is_spent:
                 continue
+            if rule.group is not None and not _names_group(request, rule.group):
+                continue
             if fault is None:
                 fault = Fault()
             fault.add(rule)
@@ -323,6 +357,19 @@ class Faults:
         if any(rule.is_spent for rule in self._rules):
             self._spent += [rule for rule in self._rules if rule.is_spent]
             self._rules = [rule for rule in self._rules if not rule.is_spent]
+
+
+def _names_group(request: Request[Response], group_id: str) -> bool:
+    """Return whether a request of ``GROUP_APIS`` is about this group."""
+    if isinstance(request, FindCoordinatorRequest):
+        return request.key_type == _GROUP_KEY and group_id in (request.key, *request.coordinator_keys)
+    if isinstance(request, DeleteGroupsRequest):
+        return group_id in request.groups_names
+    if isinstance(request, DescribeGroupsRequest):
+        return group_id in request.groups
+    if isinstance(request, OffsetFetchRequest) and any(each.group_id == group_id for each in request.groups):
+        return True
+    return getattr(request, "group_id", None) == group_id
 
 
 def _times(times: int | None) -> int | None:

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from aioproducer.broker.controller.controller import TopicSpec
 from aioproducer.broker.image import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, PartitionState
-from aioproducer.errors import KafkaError
-from aioproducer.record import HeaderPair
+from aioproducer.errors import CoordinatorNotAvailableError, KafkaError, UnknownMemberIdError
+from aioproducer.protocol.messages.groups import MemberIdentity
+from aioproducer.record import HeaderPair, TopicPartition
 from aioproducer.wire.aborted_filter import AbortedFilter
 from aioproducer.wire.record_batch import iter_batches
 
 if TYPE_CHECKING:
     from aioproducer.broker import BrokerCluster
+    from aioproducer.broker.groups.coordinator import GroupCoordinator
+    from aioproducer.broker.groups.group import Group
+    from aioproducer.broker.groups.timers import Moment
     from aioproducer.broker.replicas.partition import Partition
 
 T = TypeVar("T")
@@ -144,6 +148,78 @@ class ClusterControl(ABC):
 
         self._call(lambda cluster: _drop_coordinator(cluster, GROUP_METADATA_TOPIC, group_id))
 
+    # Consumer groups
+
+    def members(self, group_id: str) -> dict[str, str | None]:
+        """Return the member ids of a consumer group, each with its ``group.instance.id`` or None.
+
+        Raises:
+            GroupIdNotFoundError: there is no such group.
+            KafkaError: the group has no coordinator at present.
+        """
+        found: dict[str, str | None] = {}
+
+        def collect(group: Group, at: Moment) -> None:
+            found.update({each.member_id: each.group_instance_id for each in group.members.values()})
+
+        self._change_group(group_id, collect)
+        return found
+
+    def committed(self, group_id: str) -> dict[TopicPartition, int]:
+        """Return the committed offsets of a consumer group; those of open transactions are left out.
+
+        Raises:
+            KafkaError: the group has no coordinator at present.
+        """
+        found = self._call(lambda cluster: _group_coordinator(cluster, group_id).committed(group_id))
+        return {TopicPartition(*where): offset for where, offset in sorted(found.items())}
+
+    def rebalance(self, group_id: str) -> None:
+        """Let all members of a consumer group join again, as if a member had come or gone.
+
+        Nothing happens during a rebalance, and to a group without members.
+
+        Raises:
+            GroupIdNotFoundError: there is no such group.
+            KafkaError: the group has no coordinator at present.
+        """
+        self._change_group(group_id, lambda group, at: group.rebalance(at))
+
+    def expire_session(self, group_id: str, member_id: str | None = None) -> None:
+        """Remove a member of a consumer group, by default all of them, as if they had sent no heartbeats for too long.
+
+        Their next request gets UNKNOWN_MEMBER_ID, and they may join again. ``members`` returns the ids.
+
+        Raises:
+            GroupIdNotFoundError: there is no such group.
+            UnknownMemberIdError: the group has no such member.
+            KafkaError: the group has no coordinator at present.
+        """
+
+        def expire(group: Group, at: Moment) -> None:
+            wanted = list(group.members) if member_id is None else [member_id]
+            if member_id is not None and member_id not in group.members:
+                raise UnknownMemberIdError(f"group {group_id!r} has no member {member_id!r}: members() returns its ids")
+            group.leave([MemberIdentity(member_id=each) for each in wanted], at)
+
+        self._change_group(group_id, expire)
+
+    def fence_member(self, group_id: str, group_instance_id: str) -> None:
+        """Replace a static member of a consumer group, as if another process had joined with its ``group.instance.id``.
+
+        The member gets FENCED_INSTANCE_ID (KIP-345). Its partitions stay with the other process until its session ends;
+        ``expire_session`` ends it.
+
+        Raises:
+            GroupIdNotFoundError: there is no such group.
+            UnknownMemberIdError: the group has no such static member.
+            KafkaError: the group has no coordinator at present.
+        """
+        self._change_group(group_id, lambda group, at: group.fence(group_instance_id, at))
+
+    def _change_group(self, group_id: str, change: Callable[[Group, Moment], object]) -> None:
+        self._call(lambda cluster: _group_coordinator(cluster, group_id).change(group_id, change))
+
     def transaction_coordinator(self, transactional_id: str) -> int:
         """Return the node that coordinates a transactional id, -1 if there is none."""
 
@@ -174,17 +250,23 @@ class ClusterControl(ABC):
         times: int | None = 1,
         topic: str | None = None,
         partition: int | None = None,
+        group: str | None = None,
         node: int | None = None,
     ) -> None:
         """Answer requests with an error instead of handling them, as if the broker had detected the error itself.
 
         With ``topic`` and ``partition`` only that part of a request fails, and only requests with that part count.
+        With ``group`` only requests of this consumer group fail, as
+        ``fail("OffsetCommit", "ILLEGAL_GENERATION", group="billing")``.
 
         Raises:
-            ValueError: no request or error has that name; the text has the closest name.
+            ValueError: no request or error has that name; the text has the closest name. Or a topic or group is given for
+                a request that has none.
         """
         self._call(
-            lambda cluster: cluster.faults.fail(api, error, times=times, topic=topic, partition=partition, node=node)
+            lambda cluster: cluster.faults.fail(
+                api, error, times=times, topic=topic, partition=partition, group=group, node=node
+            )
         )
 
     def delay(self, api: str, delay_ms: int, *, times: int | None = 1, node: int | None = None) -> None:
@@ -268,6 +350,19 @@ def _coordinating_partition(cluster: BrokerCluster, topic: str, key: str) -> Par
 def _coordinator(cluster: BrokerCluster, topic: str, key: str) -> int:
     """Return the node that coordinates a group or a transactional id, -1 if there is none."""
     return _coordinating_partition(cluster, topic, key).leader if topic in cluster.image.topics else -1
+
+
+def _group_coordinator(cluster: BrokerCluster, group_id: str) -> GroupCoordinator:
+    """Return the coordinator of the node that a consumer group is at.
+
+    Raises:
+        CoordinatorNotAvailableError: there is none.
+    """
+    node = _coordinator(cluster, GROUP_METADATA_TOPIC, group_id)
+    broker = cluster.brokers.get(node)
+    if broker is None:
+        raise CoordinatorNotAvailableError(f"group {group_id!r} has no coordinator: no client has used a group yet")
+    return broker.groups
 
 
 def _drop_coordinator(cluster: BrokerCluster, topic: str, key: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aioproducer.broker.controller.controller import TopicSpec
@@ -400,6 +400,29 @@ class GroupCoordinator:
         """Return a group that this node coordinates; for tests."""
         shard = self.shards.held(group_id)
         return None if shard is None else shard.groups.get(group_id)
+
+    def change(self, group_id: str, change: Callable[[Group, Moment], object]) -> None:
+        """Change a group that this node coordinates, for tests, and serve what follows from it.
+
+        Raises:
+            GroupIdNotFoundError: there is no such group.
+            BrokerError: this node does not coordinate the group, or not yet.
+        """
+        shard = self._shard(group_id)
+        group = shard.groups.get(group_id)
+        if group is None:
+            raise GroupIdNotFoundError()
+        change(group, self._moment())
+        shard.serve(group)
+
+    def committed(self, group_id: str) -> dict[tuple[str, int], int]:
+        """Return the visible offsets of a group by topic and partition, for tests to look at.
+
+        Raises:
+            BrokerError: this node does not coordinate the group, or not yet.
+        """
+        offsets = self._shard(group_id).offsets.of_group(group_id)
+        return {(topic, index): kept.value.offset for topic, of in offsets.items() for index, kept in of.items()}
 
     def _check(self, group_id: str, *, may_be_empty: bool = False) -> None:
         self.shards.check_active()

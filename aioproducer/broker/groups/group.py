@@ -17,9 +17,10 @@ from aioproducer.broker.groups.classic_group import GroupWrite
 from aioproducer.broker.groups.codes import Code
 from aioproducer.broker.groups.member import Member, SyncAnswer
 from aioproducer.broker.groups.members import refused_join
-from aioproducer.broker.groups.rebalance import RebalancingGroup
+from aioproducer.broker.groups.rebalance import RebalancingGroup, session_timer
 from aioproducer.broker.groups.states import GroupState
 from aioproducer.broker.groups.timers import Moment
+from aioproducer.errors import UnknownMemberIdError
 from aioproducer.protocol.messages.groups import MemberIdentity, MemberResponse, SyncGroupRequest, SyncGroupResponse
 
 
@@ -133,6 +134,31 @@ class Group(RebalancingGroup):
             else:
                 self._complete_join_if_all_joined(at)
         return responses
+
+    # What tests inject
+
+    def rebalance(self, at: Moment) -> None:
+        """Let every member join again; nothing happens if a rebalance has begun, or if there are no members."""
+        if self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self._prepare_rebalance(at)
+
+    def fence(self, instance_id: str, at: Moment) -> None:
+        """Replace a static member as if another process had joined with its ``group.instance.id``.
+
+        That process sends nothing more: the membership ends with its session.
+
+        Raises:
+            UnknownMemberIdError: there is no such static member.
+        """
+        old_id = self.membership.static_members.get(instance_id)
+        if old_id is None:
+            raise UnknownMemberIdError()
+        self.timers.cancel(session_timer(old_id))
+        self._extend_session(self._rename(instance_id, f"{instance_id}-{self._unique()}"), at)
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            self._prepare_rebalance(at)
+        elif self.state is GroupState.STABLE:
+            self.writes.append(GroupWrite(self.value(), lambda code, at: None))
 
     def _leave_one(self, identity: MemberIdentity) -> int:
         member_id, instance_id = identity.member_id, identity.group_instance_id

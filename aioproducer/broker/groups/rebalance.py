@@ -19,7 +19,8 @@ _JOIN: Final = "join"
 _SYNC: Final = "sync"
 
 
-def _session(member_id: str) -> str:
+def session_timer(member_id: str) -> str:
+    """Return the name of the timer of a member's session."""
     return f"session {member_id}"
 
 
@@ -149,7 +150,7 @@ class RebalancingGroup(ClassicGroup):
                 if code:
                     self.membership.set_terms(member, *before)
                     self.membership.answer_join(member, refused_join("", code))
-                    self.timers.cancel(_session(member_id))
+                    self.timers.cancel(session_timer(member_id))
                     self._extend_session(self._rename(instance_id, old_id), at)
                     return
                 # Its session may have expired during the write: it is not enforced while a member waits.
@@ -292,7 +293,7 @@ class RebalancingGroup(ClassicGroup):
         self.membership.remove(member_id)
         self.pending_members.discard(member_id)
         self.pending_syncs.discard(member_id)
-        self.timers.cancel(_session(member_id))
+        self.timers.cancel(session_timer(member_id))
 
     def _rename(self, instance_id: str, member_id: str) -> Member:
         """Change the id of a static member, also among the members with an expected SyncGroup."""
@@ -307,7 +308,7 @@ class RebalancingGroup(ClassicGroup):
         self._schedule_session(member.member_id, member.session_timeout_ms, at)
 
     def _schedule_session(self, member_id: str, timeout_ms: int, at: Moment) -> None:
-        self.timers.schedule(_session(member_id), timeout_ms, lambda at: self._expire_session(member_id, at), at)
+        self.timers.schedule(session_timer(member_id), timeout_ms, lambda at: self._expire_session(member_id, at), at)
 
     def _expire_session(self, member_id: str, at: Moment) -> None:
         member = self.members.get(member_id)
