@@ -228,7 +228,17 @@ ARROWS: dict[str, set[str]] = {
     },
     "gateway": _ERRORS | _FORMATS | {"record", "transport", "core.requests"},
     "testing": _CLIENT
-    | {"producer", "admin", "consumer", "broker", "broker.controller", "broker.image", "broker.replicas", "gateway"},
+    | {
+        "producer",
+        "admin",
+        "consumer",
+        "broker",
+        "broker.controller",
+        "broker.groups",
+        "broker.image",
+        "broker.replicas",
+        "gateway",
+    },
     "spark.transactional": _ERRORS | {"record"},
     "spark": _CLIENT
     | {

@@ -79,13 +79,14 @@ def member_of(one_node: KafkaCluster, group: str, topic: str, **config: object) 
         consumer.close()
 
 
+@pytest.fixture
 def judge(one_node: KafkaCluster) -> AdminClient:
-    return AdminClient({"bootstrap.servers": one_node.bootstrap_servers})
+    return AdminClient({"bootstrap.servers": one_node.bootstrap_servers, "log_level": 0})
 
 
-def committed_of(one_node: KafkaCluster, group: str) -> dict[int, int]:
+def committed_of(judge: AdminClient, group: str) -> dict[int, int]:
     request = ck.ConsumerGroupTopicPartitions(group)
-    found = judge(one_node).list_consumer_group_offsets([request], require_stable=True)[group].result(TIMEOUT)
+    found = judge.list_consumer_group_offsets([request], require_stable=True)[group].result(TIMEOUT)
     return {each.partition: each.offset for each in found.topic_partitions}
 
 
@@ -115,7 +116,9 @@ def resets_of_kafka(one_node: KafkaCluster, group: str, *arguments: str) -> dict
     return {int(partition): int(offset) for _, partition, offset in rows}
 
 
-def test_offsets_are_reset_to_those_of_kafkas_tool(call: Call, one_node: KafkaCluster, topic: str, group: str) -> None:
+def test_offsets_are_reset_to_those_of_kafkas_tool(
+    call: Call, one_node: KafkaCluster, judge: AdminClient, topic: str, group: str
+) -> None:
     start = {0: 7, 1: 1, 2: 0}
     expected = {
         ("--shift-by", "-5"): {0: 2, 1: 0, 2: 0},
@@ -125,28 +128,29 @@ def test_offsets_are_reset_to_those_of_kafkas_tool(call: Call, one_node: KafkaCl
     common = ("groups", "reset-offsets", group, "--all-topics")
     names = ",".join(map(str, start))
     assert call("groups", "reset-offsets", group, "--topic", f"{topic}:{names}", "--to-latest", "--execute")[0] == 0
-    assert committed_of(one_node, group) == {0: 10, 1: 1, 2: 0}
+    assert committed_of(judge, group) == {0: 10, 1: 1, 2: 0}
     offsets = [ck.TopicPartition(topic, partition, offset) for partition, offset in start.items()]
-    judge(one_node).alter_consumer_group_offsets([ck.ConsumerGroupTopicPartitions(group, offsets)])[group].result(
-        TIMEOUT
-    )
+    judge.alter_consumer_group_offsets([ck.ConsumerGroupTopicPartitions(group, offsets)])[group].result(TIMEOUT)
     for arguments, offsets_after in expected.items():
         code, out, err = call(*common, *arguments, "--json")
         assert (code, "nothing was changed" in err) == (0, True)
         planned = {each["partition"]: each["new_offset"] for each in json.loads(out)}
-        assert planned == offsets_after == resets_of_kafka(one_node, group, "--all-topics", *arguments)
-    assert committed_of(one_node, group) == start
+        assert planned == offsets_after
+    # Each start of a JVM takes seconds.
+    for arguments in list(expected)[1:]:
+        assert resets_of_kafka(one_node, group, "--all-topics", *arguments) == expected[arguments]
+    assert committed_of(judge, group) == start
     assert call(*common, "--shift-by", -5, "--execute")[0] == 0
-    assert committed_of(one_node, group) == {0: 2, 1: 0, 2: 0}
+    assert committed_of(judge, group) == {0: 2, 1: 0, 2: 0}
 
 
 def test_a_group_with_a_member_is_described_as_by_confluent_and_protected(
-    call: Call, one_node: KafkaCluster, topic: str, group: str
+    call: Call, one_node: KafkaCluster, judge: AdminClient, topic: str, group: str
 ) -> None:
     assert call("groups", "reset-offsets", group, "--topic", f"{topic}:0", "--to-offset", 4, "--execute")[0] == 0
     with member_of(one_node, group, topic):
         (described,) = json.loads(call("groups", "describe", group, "--json")[1])
-        theirs = judge(one_node).describe_consumer_groups([group])[group].result(TIMEOUT)
+        theirs = judge.describe_consumer_groups([group])[group].result(TIMEOUT)
         (member,) = theirs.members
         assert (described["state"], described["assignor"]) == ("Stable", theirs.partition_assignor)
         assert described["coordinator"] == theirs.coordinator.id
@@ -165,7 +169,7 @@ def test_a_group_with_a_member_is_described_as_by_confluent_and_protected(
         assert (code, "the group has members" in err) == (1, True)
         listed = json.loads(call("groups", "list", "--state", "Stable", "--type", "classic", "--json")[1])
         assert group in [each["group_id"] for each in listed]
-    assert committed_of(one_node, group) == {0: 4}
+    assert committed_of(judge, group) == {0: 4}
     assert call("groups", "delete", group) == (0, "", "")
     code, _, err = call("groups", "delete", group)
     assert (code, "there is no such group" in err) == (1, True)
