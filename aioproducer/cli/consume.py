@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO, TypeVar, cast
 
 import click
@@ -16,6 +16,7 @@ from aioproducer._common.texts import are
 from aioproducer.admin import ISOLATION_LEVELS, Admin, IsolationLevel, OffsetSpec
 from aioproducer.cli.existing import describe_topic
 from aioproducer.cli.exits import EXPLANATION, SUCCEEDED, CommandError, CommandUsageError
+from aioproducer.cli.group_reading import GroupReading, without_consumer_keys
 from aioproducer.cli.options import client_config, cluster_options, diagnosis_options
 from aioproducer.cli.positions import parse_position
 from aioproducer.cli.progress import Reporter, human_counted
@@ -24,10 +25,16 @@ from aioproducer.cli.running import Interruption, run
 from aioproducer.cli.worker import WholeWrites, Worker
 from aioproducer.cli.writing import DEFAULT_FIELDS, FIELDS, Writer, writer_for
 from aioproducer.consumer import ConsumerRecord, Position, Reader
+from aioproducer.errors import KafkaError
+from aioproducer.record import TopicPartition
 
 T = TypeVar("T")
 
 STDOUT = "-"
+# What --from becomes for a group.
+_RESETS = {"beginning": "earliest", "end": "latest"}
+# The formats that are not written before their end.
+_GATHERED = ("parquet", "arrow")
 # How long an interrupted command may take to write its last bytes, in seconds.
 LONGEST_FINISH = 1.0
 
@@ -49,6 +56,7 @@ class Job:
     separator: bytes
     config: dict[str, object]
     timeout: float
+    group: str | None
 
 
 @click.command("consume", epilog=EXPLANATION)
@@ -58,6 +66,11 @@ class Job:
 @click.option("--until", metavar="POSITION", help="Stop before this position.  [default: the current end]")
 @click.option("-n", "--max-records", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
 @click.option("--follow", is_flag=True, help="Wait for new records at the end.")
+@click.option(
+    "--group",
+    metavar="NAME",
+    help="Read as a member of this consumer group, from its committed offsets, and commit what was written.",
+)
 @click.option(
     "--isolation-level",
     type=click.Choice(tuple(ISOLATION_LEVELS)),
@@ -88,6 +101,7 @@ def command(
     until: str | None,
     max_records: int | None,
     follow: bool,
+    group: str | None,
     isolation_level: IsolationLevel,
     format_: str | None,
     output: str,
@@ -101,7 +115,11 @@ def command(
     config_file: str | None,
     timeout: float,
 ) -> int:
-    """Read the records of TOPIC, without a consumer group.
+    """Read the records of TOPIC, all of them or as a member of a consumer group.
+
+    With --group the members share the partitions. --from is where to begin in a partition without a committed offset,
+    beginning or end. Records are committed after they were written: after a crash some are written again, none is left
+    out.
 
     A POSITION is beginning, end, an offset, @MILLISECONDS since 1970, or a time as 2026-01-31T12:00:00Z. Records of a
     partition are in order. 'produce --key key --value value --headers headers --timestamp timestamp' can send JSON
@@ -113,7 +131,10 @@ def command(
       aioproducer consume clicks --follow --from end --key
       aioproducer consume clicks --from 2026-01-31T12:00:00Z --format jsonl
       aioproducer consume clicks -o clicks.parquet
+      aioproducer consume clicks --group billing --follow
     """
+    if group is not None:
+        _check_group_options(group, partitions, start, until)
     chosen = format_ or guess_format(output)
     if output == STDOUT and chosen in ("parquet", "arrow") and sys.stdout.isatty():
         raise CommandUsageError(f"{chosen} cannot be written to a terminal: choose a file with --output")
@@ -131,9 +152,28 @@ def command(
         separator.replace("\\t", "\t").encode(),
         client_config(bootstrap_server, settings, secrets, config_file),
         timeout,
+        group,
     )
     reporter = Reporter("consume", quiet=quiet or output == STDOUT)
     return run(lambda interruption: _consume(job, reporter, interruption))
+
+
+def _check_group_options(group: str, partitions: tuple[int, ...], start: str, until: str | None) -> None:
+    """
+    Raises:
+        CommandUsageError: options that a member of a group cannot have.
+    """
+    if not group.strip():
+        raise CommandUsageError("--group takes the name of a consumer group, not an empty one")
+    if partitions:
+        raise CommandUsageError("--group assigns the partitions: remove --partition")
+    if until is not None:
+        raise CommandUsageError("--group reads to the current end, or on with --follow: remove --until")
+    if start not in _RESETS:
+        raise CommandUsageError(
+            f"with --group, --from is beginning or end, for partitions without a committed offset; set others by "
+            f"'aioproducer groups reset-offsets {group}'"
+        )
 
 
 def _fields(fields: str | None, key: bool, format_: str) -> tuple[str, ...]:
@@ -221,8 +261,9 @@ class Output:
         self.written += len(records)
 
     async def finish(self) -> None:
-        """Write the end, and close."""
+        """Write the end, and close; once."""
         writer, file = self._writer, self._file
+        self._writer = None
         if writer is not None and file is not None:
             await self._do(writer.finish)
             await self._do(file.close)
@@ -244,11 +285,14 @@ class Output:
 async def _consume(job: Job, reporter: Reporter, interruption: Interruption) -> int:
     output = Output(job)
     try:
-        finished = await interruption.unless(_read(job, reporter, output))
+        if job.group is not None:
+            finished = await _read_as_member(job, reporter, output, interruption)
+        else:
+            finished = await interruption.unless(_read(job, reporter, output))
         # A reader that takes nothing any more must not keep an interrupted command.
         await asyncio.wait_for(output.finish(), None if finished else LONGEST_FINISH)
-    except TimeoutError:
-        if interruption.signal is None:
+    except TimeoutError as error:
+        if interruption.signal is None or isinstance(error, KafkaError):
             raise
         return interruption.exit_code
     finally:
@@ -281,3 +325,39 @@ async def _read(job: Job, reporter: Reporter, output: Output) -> bool:
                 if output.written == job.max_records:
                     break
     return True
+
+
+async def _read_as_member(job: Job, reporter: Reporter, output: Output, interruption: Interruption) -> bool | None:
+    """Write what the group assigns, and commit what was written; None after a signal, else True."""
+    is_gathered = job.format in _GATHERED
+    stops = await interruption.unless(_stops(replace(job, config=without_consumer_keys(job.config))))
+    if interruption.signal is not None:
+        return None
+    assert stops is None or isinstance(stops, dict)
+    reading = GroupReading(
+        {
+            **job.config,
+            "group.id": job.group,
+            "auto.offset.reset": _RESETS[str(job.start)],
+            "isolation.level": job.isolation_level,
+        },
+        job.topic,
+        output.write,
+        timeout=job.timeout,
+        max_records=job.max_records,
+        is_gathering=is_gathered,
+    )
+    await output.open()
+    await reading.start()
+    try:
+        async with reporter.progress(None, lambda: (output.written, 0)):
+            ends = None
+            if stops is not None:
+                ends = {TopicPartition(job.topic, partition): cast("int", stop) for partition, stop in stops.items()}
+            await reading.read(ends, interruption, LONGEST_FINISH)
+        if is_gathered:
+            await asyncio.wait_for(output.finish(), None if interruption.signal is None else LONGEST_FINISH)
+            await reading.commit()
+    finally:
+        await reading.close()
+    return None if interruption.signal is not None else True
