@@ -145,7 +145,10 @@ class EmbeddedCluster(ClusterControl):
         on_deserialization_error: OnDeserializationError | None = None,
         **configuration: Unpack[ConsumerConfigDict],
     ) -> Consumer:
-        """A ``Consumer`` for this cluster, not yet started: ``async with cluster.consumer() as consumer``."""
+        """A ``Consumer`` for this cluster, not yet started: ``async with cluster.consumer() as consumer``.
+
+        With topics it joins a group: ``cluster.consumer("clicks", group_id="billing")``.
+        """
         from aioproducer.consumer.consumer import Consumer
 
         configuration.setdefault("bootstrap_servers", self.bootstrap_servers)

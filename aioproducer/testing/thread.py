@@ -82,7 +82,10 @@ class EmbeddedClusterThread(ClusterControl):
         on_deserialization_error: OnDeserializationError | None = None,
         **configuration: Unpack[ConsumerConfigDict],
     ) -> Consumer:
-        """A ``Consumer`` for this cluster that belongs to the caller's loop: ``async with cluster.consumer() as c``."""
+        """A ``Consumer`` for this cluster that belongs to the caller's loop: ``async with cluster.consumer() as c``.
+
+        With topics it joins a group: ``cluster.consumer("clicks", group_id="billing")``.
+        """
         from aioproducer.consumer.consumer import Consumer
 
         configuration.setdefault("bootstrap_servers", self.bootstrap_servers)
