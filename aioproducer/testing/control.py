@@ -260,8 +260,8 @@ class ClusterControl(ABC):
         ``fail("OffsetCommit", "ILLEGAL_GENERATION", group="billing")``.
 
         Raises:
-            ValueError: no request or error has that name; the text has the closest name. Or a topic or group is given for
-                a request that has none.
+            ValueError: no request or error has that name; the text has the closest name. Or a topic or group is given
+                for a request that has none.
         """
         self._call(
             lambda cluster: cluster.faults.fail(
