@@ -177,7 +177,7 @@ async def test_a_foreign_client_is_disconnected(served, name):
     [
         (["--double", "--work", "nine"], "no work has 'nine' in its name; there are: batches of 16 KiB"),
         (["--double", "--rounds", "0"], "must be at least 1"),
-        (["--client", "nowhere"], "give HOST:PORT, not 'nowhere'"),
+        (["--client", "nowhere"], "invalid address 'nowhere': give HOST:PORT"),
         ([], "one of the arguments --double --ticker --server --client is required"),
     ],
 )
