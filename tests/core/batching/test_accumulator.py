@@ -343,7 +343,7 @@ def test_a_topic_without_metadata_does_not_delay_others() -> None:
     waiting = bench.send(topic="unknown")
     assert list(bench.accumulator.blocked_records.topics) == ["unknown"]
     assert isinstance(bench.send(topic="known")._group, ProducerBatch)
-    assert bench.accumulator.blocked_records.records_of_topic("never sent to", 10, 10) == [waiting._group]
+    assert bench.accumulator.blocked_records.records_of_topic("unknown", 10, 10) == [waiting._group]
     assert bench.accumulator.blocked_records.records_of_topic("known", 10, 10) == []
     assert bench.accumulator.blocked_records.records_of_topic("never sent to", 10, 10) == []
     bench.accumulator.set_partition_count("unknown", 1, 0)
@@ -888,7 +888,7 @@ def test_the_next_deadline_is_the_earliest_of_all() -> None:
     bench.refuse(batch, 19)
     assert accumulator.next_deadline() == 1.6
     bench.later(0.1)
-    bench.accumulator.blocked_records.records_of_topic("never sent to", 10, 10)[0].delivery.cancel()
+    bench.accumulator.blocked_records.records_of_topic("unknown", 10, 10)[0].delivery.cancel()
     assert accumulator.next_deadline() == 101.0
     bench.ack(bench.drain_one())
     assert accumulator.next_deadline() == float("inf")
