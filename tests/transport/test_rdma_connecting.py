@@ -284,9 +284,9 @@ class TestStrangersAtAConnector:
         [
             ([encode(Refusal("too late"))], "has gone without a goodbye"),
             ([encode(Refusal("too late"))[:3], encode(Refusal("too late"))[3:]], "has gone without a goodbye"),
-            ([b"more"], "broke the rules"),
-            ([encode(Ready(b"t" * 16))], "broke the rules"),
-            ([encode(Refusal("too late"))[:3], b"?" * 30], "broke the rules"),
+            ([b"more"], "violated the RDMA protocol"),
+            ([encode(Ready(b"t" * 16))], "violated the RDMA protocol"),
+            ([encode(Refusal("too late"))[:3], b"?" * 30], "violated the RDMA protocol"),
         ],
     )
     async def test_a_refusal_may_cross_ready(self, rdma_server, recorder, turns, said, text):
