@@ -185,7 +185,7 @@ def test_a_port_that_is_taken_and_a_folder_in_use_are_errors(call, cluster, tmp_
     address = cluster.bootstrap_servers
     ended = call("broker", "--listen", address)
     assert ended.code == FAILED
-    assert f"cannot listen at {address}: Address already in use. Another program, or another broker, has" in ended.err
+    assert f"cannot listen at {address}: Address already in use. Another program, or another broker, uses" in ended.err
     from aioproducer.testing import EmbeddedClusterThread
 
     with EmbeddedClusterThread(data_dir=tmp_path / "data"):
