@@ -235,7 +235,7 @@ def last_position(records: Buffer, first: int) -> FetchPosition | None:
     while end - place > MAGIC_OFFSET:
         (length,) = _INT32.unpack_from(records, place + LENGTH_OFFSET)
         if length < LEAST_BATCH_LENGTH_OF_ANY_MAGIC:
-            raise ProtocolError(f"a record batch states a length of {length} bytes, less than any can have")
+            raise ProtocolError(f"a record batch states a length of {length} bytes, less than its header")
         if LOG_OVERHEAD + length > end - place:
             break
         last = place
