@@ -42,7 +42,7 @@ from aioproducer.errors import (
 
 
 class Follower:
-    """A node, as far as the controller knows one: keeps what it was told."""
+    """A node as the controller sees it; keeps its notifications."""
 
     def __init__(self) -> None:
         self.events: list[tuple[list[PartitionState], list[PartitionState]]] = []
@@ -87,7 +87,7 @@ def _state(controller: Controller) -> PartitionState:
 # Topics
 
 
-def test_a_new_topic(controller: Controller) -> None:
+def test_a_new_topic_has_an_id_leaders_and_isrs(controller: Controller) -> None:
     topic = controller.create_topic(TopicSpec("t", 3, 2, configs={"retention.ms": "5"}))
     assert controller.image.topic("t") is topic
     assert controller.image.topic_by_id(topic.topic_id) is topic
@@ -101,7 +101,7 @@ def test_a_new_topic(controller: Controller) -> None:
         )
 
 
-def test_defaults_are_the_clusters() -> None:
+def test_defaults_come_from_the_cluster() -> None:
     controller = _controller(properties={"num.partitions": 4, "default.replication.factor": 3})
     topic = controller.create_topic(TopicSpec("t"))
     assert len(topic.partitions) == 4
@@ -109,7 +109,7 @@ def test_defaults_are_the_clusters() -> None:
     assert controller.create_topic(TopicSpec("__consumer_offsets")).is_internal
 
 
-def test_topics_begin_where_the_one_before_ended(controller: Controller) -> None:
+def test_leaders_of_a_new_topic_follow_those_of_the_previous_one(controller: Controller) -> None:
     leaders = [controller.create_topic(TopicSpec(name)).partitions[0].leader for name in "abcd"]
     assert leaders == [1, 2, 3, 1]
 
@@ -156,7 +156,9 @@ def test_validate_only_changes_nothing(controller: Controller) -> None:
         ),
     ],
 )
-def test_topics_that_are_refused(controller: Controller, spec: TopicSpec, error: type[KafkaError], text: str) -> None:
+def test_invalid_topics_are_rejected(
+    controller: Controller, spec: TopicSpec, error: type[KafkaError], text: str
+) -> None:
     controller.create_topic(TopicSpec("here_it.is"))
     before = dict(controller.image.topics)
     with pytest.raises(error, match=re.escape(text)):
@@ -164,7 +166,7 @@ def test_topics_that_are_refused(controller: Controller, spec: TopicSpec, error:
     assert controller.image.topics == before
 
 
-def test_assignments_with_nodes_out_of_service(controller: Controller) -> None:
+def test_an_assignment_needs_one_node_in_service(controller: Controller) -> None:
     controller.fence(1)
     topic = controller.create_topic(_on(1, 2))
     assert (topic.partitions[0].isr, topic.partitions[0].leader) == ([2], 2)
@@ -172,12 +174,12 @@ def test_assignments_with_nodes_out_of_service(controller: Controller) -> None:
         controller.create_topic(TopicSpec("x", assignments={0: [1]}))
 
 
-def test_without_nodes_no_topic() -> None:
+def test_a_cluster_without_nodes_creates_no_topic() -> None:
     with pytest.raises(InvalidReplicationFactorError, match="only 0 broker"):
         _controller(0).create_topic(TopicSpec("t"))
 
 
-def test_delete(controller: Controller) -> None:
+def test_a_deleted_topic_is_unknown(controller: Controller) -> None:
     topic = controller.create_topic(TopicSpec("t", 2))
     follower = Follower()
     controller.attach(follower)
@@ -192,7 +194,7 @@ def test_delete(controller: Controller) -> None:
     assert controller.create_topic(TopicSpec("t")).topic_id != topic.topic_id
 
 
-def test_more_partitions(controller: Controller) -> None:
+def test_a_topic_gets_more_partitions(controller: Controller) -> None:
     topic = controller.create_topic(TopicSpec("t", 1, 2))
     assert [state.replicas for state in controller.create_partitions("t", 3, validate_only=True)] == [[2, 3], [3, 1]]
     assert len(topic.partitions) == 1
@@ -218,7 +220,7 @@ def test_more_partitions(controller: Controller) -> None:
         (2**31 - 1, None, PolicyViolationError, "excessively large"),
     ],
 )
-def test_partitions_that_are_refused(
+def test_invalid_new_partitions_are_rejected(
     controller: Controller, total: int, assignments: list[list[int]] | None, error: type[KafkaError], text: str
 ) -> None:
     controller.create_topic(TopicSpec("t", 2, 1))
@@ -242,20 +244,20 @@ def test_a_leaders_death_moves_the_leadership_to_the_isr_in_replica_order(contro
     assert (state.leader, state.isr, state.leader_epoch, state.partition_epoch) == (2, [2], 1, 2)
 
 
-def test_the_last_of_the_isr_stays_in_it(controller: Controller) -> None:
+def test_the_last_node_of_an_isr_stays_in_it(controller: Controller) -> None:
     controller.create_topic(_on(1, 2))
     controller.fence(1)
     controller.fence(2)
     state = _state(controller)
     assert (state.leader, state.isr, state.last_known_leader) == (NO_LEADER, [2], 2)
     controller.register(_node(1))
-    assert _state(controller) is state, "who is not in the ISR may lack what was acknowledged"
+    assert _state(controller) is state, "a node outside of the ISR may lack acknowledged records"
     controller.register(_node(2))
     state = _state(controller)
     assert (state.leader, state.isr, state.leader_epoch, state.last_known_leader) == (2, [2], 3, NO_LEADER)
 
 
-def test_who_goes_from_service_at_once_comes_back_as_it_was(controller: Controller) -> None:
+def test_an_isr_that_is_lost_at_once_returns_unchanged(controller: Controller) -> None:
     controller.create_topic(_on(1, 2, 3))
     controller.elect_leader("t", 0, 3)
     controller.fence(1, 2, 3)
@@ -267,7 +269,7 @@ def test_who_goes_from_service_at_once_comes_back_as_it_was(controller: Controll
     assert (state.leader, state.isr, state.leader_epoch) == (3, [1, 2, 3], 3)
 
 
-def test_of_several_that_went_at_once_the_first_of_the_isr_that_comes_leads_alone(controller: Controller) -> None:
+def test_the_first_returning_node_of_a_lost_isr_leads_alone(controller: Controller) -> None:
     controller.create_topic(_on(1, 2, 3))
     controller.fence(1, 2, 3)
     controller.register(_node(2))
@@ -275,7 +277,7 @@ def test_of_several_that_went_at_once_the_first_of_the_isr_that_comes_leads_alon
     assert (state.leader, state.isr) == (2, [2])
 
 
-def test_unclean_election_only_where_it_is_configured() -> None:
+def test_an_unclean_election_needs_its_configuration() -> None:
     for properties, configs, leads in (
         ({}, {}, NO_LEADER),
         ({}, {"unclean.leader.election.enable": "true"}, 2),
@@ -291,7 +293,7 @@ def test_unclean_election_only_where_it_is_configured() -> None:
         assert state.isr == ([2] if leads == 2 else [1])
 
 
-def test_unclean_election_when_it_is_configured_later(controller: Controller) -> None:
+def test_an_unclean_election_happens_when_it_is_configured_later(controller: Controller) -> None:
     controller.create_topic(_on(1, 2))
     controller.alter_partition(1, "t", 0, 0, 0, [1])
     controller.fence(1)
@@ -315,7 +317,7 @@ def test_controlled_shutdown_moves_leaders_while_the_node_is_still_there(control
     assert controller.image.eligible_nodes() == {1, 2, 3}
 
 
-def test_registering_gives_a_higher_epoch_each_time(controller: Controller) -> None:
+def test_each_registration_has_a_higher_epoch(controller: Controller) -> None:
     before = controller.image.nodes[1].epoch
     controller.fence(1)
     controller.register(replace(_node(1), port=5))
@@ -323,7 +325,7 @@ def test_registering_gives_a_higher_epoch_each_time(controller: Controller) -> N
     assert controller.image.nodes[1].port == 5
 
 
-def test_unknown_nodes(controller: Controller) -> None:
+def test_unknown_nodes_are_rejected(controller: Controller) -> None:
     with pytest.raises(BrokerIdNotRegisteredError, match="Broker 7 is not registered"):
         controller.fence(7)
     controller.fence(1)
@@ -332,7 +334,7 @@ def test_unknown_nodes(controller: Controller) -> None:
     assert controller.image.nodes[1] is before
 
 
-def test_elect_leader(controller: Controller) -> None:
+def test_elect_leader_moves_the_leadership_within_the_isr(controller: Controller) -> None:
     controller.create_topic(_on(1, 2, 3))
     state = controller.elect_leader("t", 0, 3)
     assert (state.leader, state.isr, state.leader_epoch, state.partition_epoch) == (3, [1, 2, 3], 1, 1)
@@ -350,7 +352,7 @@ def test_elect_leader(controller: Controller) -> None:
             controller.elect_leader("t", 0, node_id)
 
 
-def test_elect_unclean(controller: Controller) -> None:
+def test_elect_unclean_makes_any_replica_in_service_the_leader(controller: Controller) -> None:
     controller.create_topic(_on(1, 2))
     with pytest.raises(ElectionNotNeededError):
         controller.elect_unclean("t", 0)
@@ -366,7 +368,7 @@ def test_elect_unclean(controller: Controller) -> None:
 # AlterPartition (KIP-497)
 
 
-def test_alter_partition(controller: Controller) -> None:
+def test_alter_partition_changes_the_isr(controller: Controller) -> None:
     controller.create_topic(_on(1, 2, 3))
     state = controller.alter_partition(1, "t", 0, 0, 0, [1, 3])
     assert (state.isr, state.leader, state.leader_epoch, state.partition_epoch) == ([1, 3], 1, 0, 1)
@@ -389,7 +391,7 @@ def test_alter_partition(controller: Controller) -> None:
         (2, 1, 2, [2, 1], IneligibleReplicaError),
     ],
 )
-def test_alter_partition_refused(
+def test_invalid_isrs_are_rejected(
     controller: Controller,
     node_id: int,
     leader_epoch: int,
@@ -406,7 +408,7 @@ def test_alter_partition_refused(
     assert _state(controller) is before
 
 
-def test_alter_partition_of_what_is_not_there(controller: Controller) -> None:
+def test_alter_partition_of_an_unknown_partition_is_an_error(controller: Controller) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         controller.alter_partition(1, "t", 0, 0, 0, [1])
 
@@ -414,7 +416,7 @@ def test_alter_partition_of_what_is_not_there(controller: Controller) -> None:
 # Configurations
 
 
-def test_topic_configs(controller: Controller) -> None:
+def test_topic_configs_are_set_and_removed(controller: Controller) -> None:
     controller.create_topic(TopicSpec("t", configs={"retention.ms": "5"}))
     follower = Follower()
     controller.attach(follower)
@@ -430,7 +432,7 @@ def test_topic_configs(controller: Controller) -> None:
         controller.alter_topic_configs("x", {})
 
 
-def test_configs_of_nodes(controller: Controller) -> None:
+def test_node_configs_are_set_and_removed(controller: Controller) -> None:
     follower = Follower()
     controller.attach(follower)
     controller.alter_node_configs(None, {"min.insync.replicas": "2"})
@@ -448,12 +450,12 @@ def test_configs_of_nodes(controller: Controller) -> None:
 # Producer ids
 
 
-def test_producer_ids_count_from_zero_and_are_never_given_twice() -> None:
+def test_producer_ids_count_from_zero_and_are_unique() -> None:
     storage = MemoryStorage()
     controller = _controller(storage=storage)
     first = [controller.allocate_producer_id() for _ in range(PRODUCER_ID_BLOCK + 1)]
     assert first == list(range(PRODUCER_ID_BLOCK + 1))
-    # As after a SIGKILL: nobody has said goodbye to the journal.
+    # As after a SIGKILL: the journal was not closed.
     second = [_controller(storage=storage).allocate_producer_id() for _ in range(3)]
     assert len({*first, *second}) == len(first) + len(second)
 
@@ -461,7 +463,7 @@ def test_producer_ids_count_from_zero_and_are_never_given_twice() -> None:
 # Events
 
 
-def test_all_hear_all_events_in_the_same_order_also_those_raised_by_hearers(controller: Controller) -> None:
+def test_all_listeners_receive_all_events_in_the_same_order(controller: Controller) -> None:
     controller.create_topic(_on(1, 2))
     heard: dict[str, list[tuple[int, list[int]]]] = {"a": [], "b": []}
 
@@ -485,7 +487,7 @@ def test_all_hear_all_events_in_the_same_order_also_those_raised_by_hearers(cont
     assert heard["a"] == heard["b"] == [(1, [1, 2]), (2, [2])]
 
 
-def test_who_is_detached_hears_nothing_more(controller: Controller) -> None:
+def test_a_detached_listener_is_no_longer_notified(controller: Controller) -> None:
     quitter, follower = Follower(), Follower()
 
     class Killer(Follower):
@@ -501,7 +503,9 @@ def test_who_is_detached_hears_nothing_more(controller: Controller) -> None:
     controller.detach(quitter)
 
 
-def test_one_nodes_trouble_is_not_the_others(controller: Controller, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_one_listener_does_not_affect_the_others(
+    controller: Controller, caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken(Follower):
         def apply(self, changed: list[PartitionState], removed: list[PartitionState]) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -516,7 +520,7 @@ def test_one_nodes_trouble_is_not_the_others(controller: Controller, caplog: pyt
     assert "No space left" in caplog.text
 
 
-def test_what_cannot_be_written_down_does_not_happen() -> None:
+def test_an_event_that_cannot_be_written_does_not_happen() -> None:
     class Breaking(Journal):
         broken = False
 
@@ -551,7 +555,7 @@ def storage() -> Iterator[MemoryStorage]:
     return MemoryStorage()
 
 
-def test_after_a_restart_leaders_and_isrs_are_what_they_were(storage: MemoryStorage) -> None:
+def test_leaders_and_isrs_are_the_same_after_a_restart(storage: MemoryStorage) -> None:
     controller = _controller(storage=storage)
     controller.create_topic(_on(1, 2, 3))
     controller.elect_leader("t", 0, 2)
@@ -574,7 +578,7 @@ def _restarted(storage: MemoryStorage, nodes: int) -> Controller:
     return controller
 
 
-def test_fewer_nodes_only_where_the_others_are_empty(storage: MemoryStorage) -> None:
+def test_a_cluster_shrinks_only_if_the_removed_nodes_are_empty(storage: MemoryStorage) -> None:
     controller = _controller(storage=storage)
     controller.create_topic(_on(1, 2))
     again = _restarted(storage, 2)

@@ -47,7 +47,7 @@ def test_a_new_journal_is_an_empty_cluster_of_the_given_id(storage: Storage) -> 
     assert Journal(storage).load("new") == ClusterImage("new")
 
 
-def test_what_was_written_is_loaded(storage: Storage) -> None:
+def test_written_events_are_loaded(storage: Storage) -> None:
     journal, image = _begun(storage)
     _write(journal, image)
     loaded = Journal(storage).load("another")
@@ -56,7 +56,7 @@ def test_what_was_written_is_loaded(storage: Storage) -> None:
     assert loaded.topics["a"] is loaded.topics_by_id[TOPIC_ID]
 
 
-def test_it_can_be_written_after_loading_and_compacting(storage: Storage) -> None:
+def test_a_journal_is_writable_after_loading_and_compacting(storage: Storage) -> None:
     journal, image = _begun(storage)
     _write(journal, image)
     journal = Journal(storage)
@@ -91,7 +91,7 @@ def test_a_torn_tail_is_cut_with_a_warning(storage: Storage, caplog: pytest.LogC
             assert not warnings
 
 
-def test_every_changed_byte_before_the_tail_is_refused(tmp_path: Path) -> None:
+def test_a_changed_byte_before_the_tail_is_an_error(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path)
     journal, image = _begun(storage)
     _write(journal, image)
@@ -111,7 +111,7 @@ def test_every_changed_byte_before_the_tail_is_refused(tmp_path: Path) -> None:
     assert refused > len(whole) // 4
 
 
-def test_what_to_do_about_a_corrupt_line_is_said(storage: Storage) -> None:
+def test_the_error_for_a_corrupt_line_contains_the_remedy(storage: Storage) -> None:
     journal, image = _begun(storage)
     _write(journal, image)
     lines = (storage.read(FILE_NAME) or b"").splitlines(keepends=True)
@@ -122,7 +122,7 @@ def test_what_to_do_about_a_corrupt_line_is_said(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("changes", [[{"topic_id": "AAAA", "removed": True}], [{"changed": {}}], [{}], 1])
-def test_lines_with_a_good_checksum_that_mean_nothing_are_refused(changes: object) -> None:
+def test_an_invalid_change_with_a_valid_checksum_is_an_error(changes: object) -> None:
     import zlib
 
     storage = MemoryStorage()
@@ -134,7 +134,7 @@ def test_lines_with_a_good_checksum_that_mean_nothing_are_refused(changes: objec
         Journal(storage).load("")
 
 
-def test_another_version_is_refused() -> None:
+def test_a_journal_of_another_version_is_an_error() -> None:
     storage = MemoryStorage()
     storage.replace(FILE_NAME, b'{"version":2,"cluster_id":"x"}\n')
     with pytest.raises(KafkaStorageError, match="is of version 2; this version of aioproducer reads 1"):

@@ -25,7 +25,7 @@ class Cluster(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.storage = MemoryStorage()
-        self.told: dict[tuple[bytes, int], PartitionState] = {}
+        self.received: dict[tuple[bytes, int], PartitionState] = {}
         self.images: list[tuple[int, ClusterImage]] = []
         self.producer_ids: set[int] = set()
 
@@ -43,13 +43,13 @@ class Cluster(RuleBasedStateMachine):
 
     def apply(self, changed: list[PartitionState], removed: list[PartitionState]) -> None:
         for state in changed:
-            before = self.told.get((state.topic_id, state.index))
+            before = self.received.get((state.topic_id, state.index))
             if before is not None:
                 assert state.partition_epoch > before.partition_epoch
                 assert state.leader_epoch - before.leader_epoch >= (state.leader != before.leader)
-            self.told[state.topic_id, state.index] = state
+            self.received[state.topic_id, state.index] = state
         for state in removed:
-            del self.told[state.topic_id, state.index]
+            del self.received[state.topic_id, state.index]
 
     def configs_changed(self, topics: object) -> None:
         pass
@@ -122,10 +122,10 @@ class Cluster(RuleBasedStateMachine):
     def crash(self) -> None:
         self._load()
         for state in self.controller.image.partitions():
-            before = self.told[state.topic_id, state.index]
+            before = self.received[state.topic_id, state.index]
             assert state.isr == before.isr
             assert state.leader_epoch == before.leader_epoch + (before.leader != NO_LEADER)
-            self.told[state.topic_id, state.index] = state
+            self.received[state.topic_id, state.index] = state
 
     def _try(self, event: object) -> None:
         before = deepcopy(self.controller.image)
@@ -152,7 +152,7 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def everybody_was_told(self) -> None:
         states = {(state.topic_id, state.index): state for state in self.controller.image.partitions()}
-        assert states == self.told
+        assert states == self.received
         assert {topic.topic_id: topic for topic in self.controller.image.topics.values()} == (
             self.controller.image.topics_by_id
         )

@@ -17,7 +17,7 @@ def _nodes(racks: list[str | None]) -> list[BrokerRegistration]:
     return [BrokerRegistration(number, "h", 1, rack, True, 0) for number, rack in enumerate(racks, start=1)]
 
 
-def test_leaders_go_round_from_the_start() -> None:
+def test_leaders_rotate_from_the_start() -> None:
     placed = place(_nodes([None] * 3), {1, 2, 3}, start=0, num_partitions=4, replication_factor=2)
     assert placed == [[1, 2], [2, 3], [3, 1], [1, 3]]
     assert place(_nodes([None] * 3), {1, 2, 3}, start=4, num_partitions=1, replication_factor=1) == [[2]]
@@ -29,14 +29,14 @@ def test_racks_are_kept_apart() -> None:
         assert len({nodes[node_id - 1].rack for node_id in replicas}) == 3
 
 
-def test_who_is_out_of_service_never_leads_and_follows_only_where_it_must() -> None:
+def test_a_node_out_of_service_never_leads_and_follows_only_if_needed() -> None:
     placed = place(_nodes([None] * 3), {2, 3}, start=0, num_partitions=10, replication_factor=2)
     assert {node_id for replicas in placed for node_id in replicas} == {2, 3}
     placed = place(_nodes([None] * 3), {2, 3}, start=0, num_partitions=10, replication_factor=3)
     assert {replicas[2] for replicas in placed} == {1}
 
 
-def test_too_few_nodes() -> None:
+def test_too_few_nodes_are_an_error() -> None:
     with pytest.raises(
         InvalidReplicationFactorError,
         match=r"Unable to replicate the partition 3 time\(s\): The target replication factor of 3 cannot be reached "

@@ -11,7 +11,7 @@ from aioproducer.errors import InvalidTopicError
 
 
 @pytest.mark.parametrize("name", ["a", "A-1_b.c", "...", "a" * 249, "__consumer_offsets"])
-def test_legal_names(name: str) -> None:
+def test_valid_names_are_accepted(name: str) -> None:
     check_name(name)
 
 
@@ -27,12 +27,12 @@ def test_legal_names(name: str) -> None:
         ("é", "'é' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"),
     ],
 )
-def test_names_that_are_refused(name: str, reason: str) -> None:
+def test_invalid_names_are_rejected(name: str, reason: str) -> None:
     with pytest.raises(InvalidTopicError, match=re.escape(f"Topic name is invalid: {reason}")):
         check_name(name)
 
 
-def test_names_that_metrics_would_not_tell_apart() -> None:
+def test_names_that_are_equal_in_metrics_collide() -> None:
     check_collision("ab", ["a.b"])
     check_collision("a.b", ["a.b", "a-b", "ab"])
     with pytest.raises(InvalidTopicError, match=r"Topic 'a\.b_c' collides with existing topic: a_b\.c"):

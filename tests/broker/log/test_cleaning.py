@@ -131,7 +131,7 @@ def test_a_horizon_changes_no_timestamp() -> None:
     assert stored(log)[0].delete_horizon == NOW + 1000
 
 
-def test_records_without_a_key_go() -> None:
+def test_records_without_a_key_are_dropped() -> None:
     """They were written before the topic was compacted."""
     log = open_log(config=dataclasses.replace(COMPACTED, cleanup_policy=frozenset({"delete"})))
     log.append_as_leader(batch(3), 0)
@@ -155,7 +155,7 @@ def test_a_batch_keeps_its_codec_and_a_part_of_its_records(compression_type: str
     found.validate()
 
 
-def test_with_append_time_the_time_stays() -> None:
+def test_append_times_stay() -> None:
     log = compacted(message_timestamp_type="LogAppendTime")
     log.append_as_leader(batch(2, key=b"a", timestamp=5), 0)
     put(log, b"b", None)
@@ -196,7 +196,7 @@ def test_the_last_batch_of_a_round_stays_empty_so_that_readers_see_where_the_log
     assert stored(log)[-2].next_offset == log.active_base_offset
 
 
-def test_records_of_aborted_transactions_go_and_those_of_committed_ones_stay() -> None:
+def test_only_records_of_aborted_transactions_are_dropped() -> None:
     log = compacted()
     begin(log, 0, 2, key=b"aborted")
     end(log, committed=False)

@@ -110,7 +110,7 @@ def test_files_are_kafkas_format() -> None:
     assert storage.read("i") == b""
 
 
-def test_an_index_refuses_what_does_not_fit() -> None:
+def test_an_index_rejects_invalid_entries() -> None:
     index = OffsetIndex(MemoryStorage(), "i", 1000)
     index.append(1010, 0)
     with pytest.raises(ValueError, match="does not come after"):
@@ -136,7 +136,7 @@ def test_an_index_refuses_what_does_not_fit() -> None:
         (struct.pack(">ii", -1, 10), False),
     ],
 )
-def test_an_offset_index_file_that_cannot_be_right_is_seen(data: bytes, sane: bool) -> None:
+def test_an_invalid_offset_index_file_is_detected(data: bytes, sane: bool) -> None:
     assert OffsetIndex(MemoryStorage(), "i", 0, data).is_sane(100) is sane
 
 
@@ -150,5 +150,5 @@ def test_an_offset_index_file_that_cannot_be_right_is_seen(data: bytes, sane: bo
         (b"abc", False),
     ],
 )
-def test_a_time_index_file_that_cannot_be_right_is_seen(data: bytes, sane: bool) -> None:
+def test_an_invalid_time_index_file_is_detected(data: bytes, sane: bool) -> None:
     assert TimeIndex(MemoryStorage(), "i", 0, data).is_sane() is sane

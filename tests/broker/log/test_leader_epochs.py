@@ -124,7 +124,7 @@ def test_the_file_is_kafkas() -> None:
         (b"\xff\n0\n", "does not begin"),
     ],
 )
-def test_a_broken_file_is_told(data: bytes, message: str) -> None:
+def test_a_corrupt_epoch_file_is_an_error(data: bytes, message: str) -> None:
     storage = MemoryStorage()
     storage.replace(EPOCH_CHECKPOINT_NAME, data)
     with pytest.raises(CorruptFileError, match=message):
@@ -140,7 +140,7 @@ def test_an_empty_file_has_no_entries(data: bytes) -> None:
     assert cache.entries == []
 
 
-def test_impossible_entries_are_refused() -> None:
+def test_invalid_epoch_entries_are_rejected() -> None:
     cache = LeaderEpochCache(MemoryStorage())
     with pytest.raises(ValueError, match="no leader epoch -1"):
         cache.assign(-1, 0)

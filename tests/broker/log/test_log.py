@@ -271,7 +271,7 @@ def test_one_read_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(map(len, log.read(100, 1 << 30, up_to=101, min_one_batch=True))) > 3000
 
 
-def test_a_gap_between_segments_is_passed_over() -> None:
+def test_a_gap_between_segments_is_skipped() -> None:
     log = open_log(config=SMALL)
     log.append_as_follower(batch(2, base_offset=0, value=bytes(300)) + batch(2, base_offset=50))
     assert log.segment_base_offsets == [0, 50]
@@ -354,7 +354,7 @@ def test_jitter_spreads_rolls(monkeypatch: pytest.MonkeyPatch) -> None:
     assert log.segment_base_offsets == [0, 1, 2]
 
 
-def test_a_configuration_that_changes_holds_from_then_on() -> None:
+def test_a_changed_configuration_applies_to_later_appends() -> None:
     log = open_log()
     log.append_as_leader(batch(), 0)
     log.append_as_leader(batch(), 0)
@@ -393,7 +393,7 @@ ONE_EACH: dict[str, Any] = {"segment_bytes": 180}
         (LogConfig(**ONE_EACH, retention_bytes=10_000), 0, 5, [0, 1, 2, 3, 4]),
     ],
 )
-def test_old_segments_go(config: LogConfig, later: int, high_watermark: int, left: list[int]) -> None:
+def test_old_segments_are_deleted(config: LogConfig, later: int, high_watermark: int, left: list[int]) -> None:
     now = NOW
     log = filled(LogConfig(**ONE_EACH), lambda: now)
     log.config = config
@@ -407,7 +407,7 @@ def test_old_segments_go(config: LogConfig, later: int, high_watermark: int, lef
     assert log.append_as_leader(batch(key=b"k"), 1).first_offset == 5
 
 
-def test_segments_before_the_start_go_whatever_the_policy() -> None:
+def test_segments_before_the_log_start_are_deleted_under_any_policy() -> None:
     log = filled(LogConfig(**ONE_EACH))
     log.config = LogConfig(cleanup_policy=frozenset({"compact"}))
     log.advance_log_start_offset(5)
@@ -416,7 +416,7 @@ def test_segments_before_the_start_go_whatever_the_policy() -> None:
     assert log.producer_state.snapshots == [4]
 
 
-def test_old_segments_go_a_few_at_a_time_where_that_is_wanted() -> None:
+def test_old_segments_are_deleted_a_few_at_a_time_on_request() -> None:
     log = filled(LogConfig(**ONE_EACH))
     log.config = LogConfig(retention_bytes=0)
     bases = log.segment_base_offsets
@@ -444,7 +444,7 @@ def test_records_without_time_age_from_their_segment_on() -> None:
 # Truncating
 
 
-def test_times_before_the_start_are_passed_over() -> None:
+def test_records_before_the_log_start_are_not_found_by_time() -> None:
     log = open_log(config=LogConfig(**ONE_EACH))
     for timestamp in (NOW + 900, NOW, NOW + 1000, NOW):
         log.append_as_leader(batch(timestamp=timestamp, value=bytes(100)), 0)
@@ -466,7 +466,7 @@ def test_rolled_segments_wait_for_a_flush() -> None:
     assert (log.recovery_point, log.rolled_segments_unflushed) == (1, False)
 
 
-def test_a_segment_behind_a_gap_does_not_wait_for_a_flush_for_ever() -> None:
+def test_a_segment_behind_a_gap_does_not_require_flushes_for_ever() -> None:
     fault = Fault()
     log = open_log(FaultyStorage(MemoryStorage(), fault), LogConfig(**ONE_EACH))
     log.append_as_follower(batch(value=bytes(100)))
@@ -482,7 +482,7 @@ def test_a_segment_behind_a_gap_does_not_wait_for_a_flush_for_ever() -> None:
     assert not log.rolled_segments_unflushed
 
 
-def test_a_batch_that_is_cut_in_its_middle_goes_whole() -> None:
+def test_a_truncation_within_a_batch_drops_the_whole_batch() -> None:
     log = open_log()
     log.append_as_leader(sequenced(0, 5), 0)
     log.append_as_leader(sequenced(5, 5), 3)
@@ -497,7 +497,7 @@ def test_a_batch_that_is_cut_in_its_middle_goes_whole() -> None:
         log.truncate_to(-1)
 
 
-def test_truncating_forgets_times_and_epochs() -> None:
+def test_a_truncation_removes_times_and_epochs() -> None:
     log = open_log(config=LogConfig(index_interval_bytes=0))
     for index, timestamp in enumerate([NOW, NOW + 500, NOW + 100, NOW + 900]):
         log.append_as_leader(batch(timestamp=timestamp), index)
@@ -518,20 +518,20 @@ def test_truncating_below_the_first_segment_starts_there() -> None:
     assert (log.log_start_offset, log.log_end_offset, log.segment_base_offsets) == (40, 40, [40])
 
 
-def test_the_recovery_point_is_lowered_where_others_see_it_first() -> None:
+def test_the_recovery_point_is_lowered_before_the_truncation() -> None:
     log = open_log(config=SMALL)
     for _ in range(8):
         log.append_as_leader(batch(value=bytes(100)), 0)
     log.flush()
-    told: list[tuple[int, int, int]] = []
-    log.before_truncation = lambda end: told.append((end, log.recovery_point, log.log_end_offset))
+    seen: list[tuple[int, int, int]] = []
+    log.before_truncation = lambda end: seen.append((end, log.recovery_point, log.log_end_offset))
     log.truncate_to(3)
     log.truncate_to(2)
-    assert told == [(3, 3, 8), (2, 2, 3)]
+    assert seen == [(3, 3, 8), (2, 2, 3)]
 
 
 @pytest.mark.parametrize("at", range(9))
-def test_a_log_that_was_cut_half_way_must_be_opened_anew(at: int) -> None:
+def test_a_log_with_a_failed_truncation_must_be_opened_again(at: int) -> None:
     fault = Fault()
     storage = FaultyStorage(MemoryStorage(), fault)
     log = open_log(storage, SMALL)
@@ -581,7 +581,7 @@ def test_the_recovery_point_moves_after_the_sync_and_only_then() -> None:
     log.flush()
 
 
-def test_a_flush_beside_a_truncation_claims_nothing() -> None:
+def test_a_flush_during_a_truncation_does_not_raise_the_recovery_point() -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     log.append_as_leader(batch(9), 0)
@@ -597,7 +597,7 @@ def test_a_flush_beside_a_truncation_claims_nothing() -> None:
     assert log.recovery_point == 0
 
 
-def test_a_flush_beside_a_close_is_nothing() -> None:
+def test_a_flush_during_a_close_does_nothing() -> None:
     fault = Fault()
     storage = FaultyStorage(MemoryStorage(), fault)
     log = open_log(storage)
@@ -608,7 +608,7 @@ def test_a_flush_beside_a_close_is_nothing() -> None:
     assert log.recovery_point == 0
 
 
-def test_flushing_in_another_thread_beside_appends(tmp_path: Path) -> None:
+def test_a_flush_in_another_thread_during_appends_is_safe(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path / "topic-0")
     log = open_log(storage, LogConfig(segment_bytes=20_000, index_interval_bytes=500))
     stop = threading.Event()
@@ -638,7 +638,7 @@ def test_flushing_in_another_thread_beside_appends(tmp_path: Path) -> None:
     assert producers(reopened) == producers(log)
 
 
-def test_a_closed_log_takes_nothing_more() -> None:
+def test_a_closed_log_rejects_appends() -> None:
     log = open_log()
     log.close(False)
     with pytest.raises(KafkaStorageError, match="the log of topic-0 in memory is closed"):

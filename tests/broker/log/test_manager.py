@@ -38,7 +38,7 @@ def manager(storage: Storage, *, node_id: int = 1, cluster_id: str = "cluster", 
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_logs_come_back(make: Make, clean: bool) -> None:
+def test_logs_survive_a_restart(make: Make, clean: bool) -> None:
     node = manager(make())
     assert node.logs == {}
     log = node.get_or_create("my-topic-1", 2, TOPIC_ID)
@@ -96,7 +96,7 @@ def test_the_small_files_are_kafkas(tmp_path: Path) -> None:
     ]
 
 
-def test_a_topic_that_was_made_anew_is_not_taken_for_the_old(make: Make) -> None:
+def test_a_recreated_topic_does_not_get_the_old_log(make: Make) -> None:
     node = manager(make())
     node.get_or_create("t", 0, TOPIC_ID).append_as_leader(batch(3), 0)
     with pytest.raises(InconsistentTopicIdError, match=r"t-0 belongs to topic id AAECAwQFBgcICQoLDA0ODw, not A{22}"):
@@ -114,7 +114,7 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_the_old(make: Make) -> None
     assert not node.give_back(1)
 
 
-def test_a_deletion_that_was_cut_short_is_ended_at_the_next_start(make: Make) -> None:
+def test_an_interrupted_deletion_is_completed_at_the_next_start(make: Make) -> None:
     node = manager(make())
     node.get_or_create("t" * 249, 0, TOPIC_ID).append_as_leader(batch(), 0)
     node.close(True)
@@ -133,7 +133,7 @@ def test_a_deletion_that_was_cut_short_is_ended_at_the_next_start(make: Make) ->
     node.close(True)
 
 
-def test_another_cluster_or_node_is_refused(make: Make) -> None:
+def test_a_directory_of_another_cluster_or_node_is_an_error(make: Make) -> None:
     manager(make()).close(True)
     with pytest.raises(InconsistentClusterIdError, match="belongs to cluster 'cluster', and this broker to 'other'"):
         manager(make(), cluster_id="other")
@@ -146,7 +146,7 @@ def test_another_cluster_or_node_is_refused(make: Make) -> None:
     manager(make()).close(True)
 
 
-def test_two_at_once_are_refused(make: Make) -> None:
+def test_a_second_manager_of_a_directory_is_an_error(make: Make) -> None:
     first = manager(make())
     with pytest.raises(KafkaStorageError, match="is in use"):
         manager(make())
@@ -154,7 +154,7 @@ def test_two_at_once_are_refused(make: Make) -> None:
     manager(make()).close(True)
 
 
-def test_after_the_end_nothing_is_done(make: Make) -> None:
+def test_a_closed_manager_rejects_calls(make: Make) -> None:
     node = manager(make())
     log = node.get_or_create("t", 0, TOPIC_ID)
     node.close(False)
@@ -173,7 +173,7 @@ def test_after_the_end_nothing_is_done(make: Make) -> None:
     "name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint"]
 )
 @pytest.mark.parametrize("data", [b"nonsense", b"0\n1\nt 0\n", b"0\n1\nt zero 0\n", b"0\n9\nt 0 0\n"])
-def test_broken_checkpoints_are_told_and_done_without(
+def test_corrupt_checkpoints_are_logged_and_ignored(
     make: Make, name: str, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = manager(make())
@@ -207,7 +207,7 @@ def test_no_file_is_left_open(tmp_path: Path, clean: bool) -> None:
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_broken_partition_metadata_is_told(make: Make) -> None:
+def test_corrupt_partition_metadata_is_an_error(make: Make) -> None:
     node = manager(make())
     node.get_or_create("t", 0, TOPIC_ID)
     node.get_or_create("u", 0, TOPIC_ID)
@@ -223,7 +223,7 @@ def test_broken_partition_metadata_is_told(make: Make) -> None:
         manager(make())
 
 
-def test_a_truncation_is_known_before_it_happens(make: Make) -> None:
+def test_a_truncation_is_checkpointed_before_it_happens(make: Make) -> None:
     node = manager(make())
     log = node.get_or_create("small", 0, TOPIC_ID)
     for _ in range(6):
@@ -235,7 +235,7 @@ def test_a_truncation_is_known_before_it_happens(make: Make) -> None:
     node.close(False)
 
 
-def test_what_cannot_be_flushed_leaves_no_clean_mark(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_end_with_a_failed_flush_is_not_marked_as_clean(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     fault = Fault()
     node = manager(FaultyStorage(make(), fault))
     for index in range(2):
@@ -251,7 +251,7 @@ def test_what_cannot_be_flushed_leaves_no_clean_mark(make: Make, caplog: pytest.
     node.close(True)
 
 
-def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(KafkaStorageError, match=r"cannot open the data directory .*file/data"):
         manager(DirectoryStorage(tmp_path / "file" / "data"))

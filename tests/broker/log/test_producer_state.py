@@ -118,7 +118,7 @@ def test_sequences_wrap() -> None:
     assert log.append_as_leader(sequenced(MAX - 1, 4), 0).is_duplicate
 
 
-def test_followers_and_the_coordinator_are_not_asked_for_sequences() -> None:
+def test_sequences_of_followers_and_coordinators_are_not_checked() -> None:
     log = open_log()
     log.append_as_leader(sequenced(5), 0)
     log.append_as_leader(sequenced(99), 0, origin="coordinator")
@@ -132,7 +132,7 @@ def test_followers_and_the_coordinator_are_not_asked_for_sequences() -> None:
     assert follower.producer_state.producers[PRODUCER].last_sequence == 7
 
 
-def test_a_control_batch_ends_what_is_remembered_of_an_older_epoch() -> None:
+def test_a_control_batch_of_a_new_epoch_removes_the_batches_of_older_ones() -> None:
     log = open_log()
     log.append_as_leader(sequenced(0), 0)
     marker = encode_control_batch(
@@ -182,7 +182,7 @@ def test_snapshots_hold_the_last_batch_of_each_producer(writes: list[tuple[int, 
     assert found or not known
 
 
-def test_a_snapshot_that_is_not_whole_is_told() -> None:
+def test_an_incomplete_snapshot_is_an_error() -> None:
     log = open_log()
     log.append_as_leader(sequenced(0), 0)
     good = encode_snapshot(log.producer_state.producers)
@@ -216,7 +216,7 @@ def test_a_snapshot_is_taken_where_a_segment_begins_and_at_a_clean_close() -> No
     assert reopened.append_as_leader(sequenced(4, value=bytes(60)), 0).is_duplicate
 
 
-def test_a_broken_snapshot_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_corrupt_snapshot_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     log = rolled(storage)
     for sequence in range(5):
@@ -230,7 +230,7 @@ def test_a_broken_snapshot_is_passed_over(caplog: pytest.LogCaptureFixture) -> N
     assert reopened.producer_state.producers[PRODUCER].last_sequence == 4
 
 
-def test_snapshots_of_no_segment_go_but_the_newest() -> None:
+def test_snapshots_without_a_segment_are_deleted_except_the_newest() -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     for sequence in range(3):

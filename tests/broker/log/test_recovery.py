@@ -88,7 +88,7 @@ def test_a_log_killed_at_any_step_recovers_what_its_bytes_contain(at: int, mode:
         recovery_point = log.recovery_point if log is not None else 0
     reopened = open_log(storage, SMALL, clean=False, recovery_point=recovery_point)
     assert_rebuilt(reopened, storage)
-    assert reopened.log_end_offset >= len(returned), "a batch whose write returned is gone"
+    assert reopened.log_end_offset >= len(returned), "a written batch is gone"
     assert [each.base_sequence for each in stored(reopened)][: len(returned)] == list(range(len(returned)))
     follow = reopened.append_as_leader(sequenced(reopened.log_end_offset), 99)
     assert follow.first_offset == reopened.log_end_offset - 1
@@ -152,7 +152,7 @@ def test_a_torn_tail_is_cut_at_the_first_bad_batch(position: int, damage: str) -
     assert_rebuilt(reopened, storage)
 
 
-def test_segments_behind_a_bad_one_go() -> None:
+def test_segments_behind_a_damaged_one_are_deleted() -> None:
     storage = MemoryStorage()
     log = open_log(storage, SMALL)
     for _ in range(9):
@@ -165,7 +165,7 @@ def test_segments_behind_a_bad_one_go() -> None:
     assert not [name for name in storage.files() if name.startswith("00000000000000000008")]
 
 
-def test_what_was_flushed_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flushed_records_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = MemoryStorage()
     log = open_log(storage, SMALL)
     for index in range(9):
@@ -187,7 +187,7 @@ def test_what_was_flushed_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("damage", ["missing", "garbage", "no time index"])
-def test_broken_indexes_are_made_anew(damage: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_indexes_are_rebuilt(damage: str, caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     log = open_log(storage, SMALL)
     for index in range(30):
@@ -207,7 +207,7 @@ def test_broken_indexes_are_made_anew(damage: str, caplog: pytest.LogCaptureFixt
     assert reopened.offset_for_timestamp(NOW + 17) == (NOW + 17, 17, 0)
 
 
-def test_a_file_that_was_damaged_after_a_clean_end_is_seen(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_damaged_after_a_clean_end_is_detected(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     for _ in range(3):
@@ -225,7 +225,7 @@ def test_a_file_that_was_damaged_after_a_clean_end_is_seen(caplog: pytest.LogCap
         reopened.read(1, 100, up_to=2, min_one_batch=True)
 
 
-def test_a_broken_epoch_file_is_made_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_corrupt_epoch_file_is_rebuilt(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     log = open_log(storage, SMALL)
     for index in range(12):
@@ -237,7 +237,7 @@ def test_a_broken_epoch_file_is_made_anew(caplog: pytest.LogCaptureFixture) -> N
     assert reopened.leader_epochs.entries == [(0, 0), (1, 4), (2, 8)]
 
 
-def test_an_empty_segment_within_another_goes(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_empty_segment_within_another_is_deleted(caplog: pytest.LogCaptureFixture) -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     log.append_as_leader(batch(5), 0)
@@ -248,7 +248,7 @@ def test_an_empty_segment_within_another_goes(caplog: pytest.LogCaptureFixture) 
     assert "the empty segment 3 begins within the previous one, and is deleted" in caplog.text
 
 
-def test_left_over_files_go() -> None:
+def test_temporary_files_are_deleted_at_the_start() -> None:
     storage = MemoryStorage()
     for name in ("00000000000000000000.log.deleted", "x.tmp", "00000000000000000007.index", "9.timeindex", "kept"):
         storage.replace(name, b"x")
@@ -257,7 +257,7 @@ def test_left_over_files_go() -> None:
     assert [name for name in storage.files() if not name.startswith("00000000000000000000.")] == ["kept"]
 
 
-def test_a_log_whose_end_was_lost_up_to_its_start_is_empty() -> None:
+def test_a_log_that_lost_all_records_behind_its_start_is_empty() -> None:
     storage = MemoryStorage()
     log = open_log(storage, SMALL)
     for _ in range(6):
@@ -268,7 +268,7 @@ def test_a_log_whose_end_was_lost_up_to_its_start_is_empty() -> None:
     assert reopened.append_as_leader(batch(), 0).first_offset == 10
 
 
-def test_a_start_that_was_advanced_stays() -> None:
+def test_an_advanced_log_start_survives_a_restart() -> None:
     storage = MemoryStorage()
     log = open_log(storage)
     for epoch in range(4):
@@ -279,7 +279,7 @@ def test_a_start_that_was_advanced_stays() -> None:
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_disk_and_memory_come_back_alike(tmp_path: Path, clean: bool) -> None:
+def test_disk_and_memory_recover_alike(tmp_path: Path, clean: bool) -> None:
     found = []
     for storage in (MemoryStorage(), DirectoryStorage(tmp_path / "topic-0")):
         again: Storage = storage
@@ -294,7 +294,7 @@ def test_disk_and_memory_come_back_alike(tmp_path: Path, clean: bool) -> None:
     assert found[0] == found[1]
 
 
-def test_a_disk_that_refuses_is_told(tmp_path: Path) -> None:
+def test_an_error_of_the_disk_is_a_storage_error(tmp_path: Path) -> None:
     (tmp_path / "topic-0").write_text("a file where the folder should be")
     with pytest.raises(KafkaStorageError, match=r"cannot open the log of topic-0 in .*topic-0: "):
         open_log(DirectoryStorage(tmp_path / "topic-0"))

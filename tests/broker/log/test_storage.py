@@ -76,7 +76,7 @@ def test_folders_are_made_renamed_and_removed(storage: Storage) -> None:
         storage.rename_folder("t-0", "u-0")
 
 
-def test_a_storage_is_one_nodes_alone(storage: Storage) -> None:
+def test_only_one_node_can_lock_a_storage(storage: Storage) -> None:
     storage.lock()
     other = storage if isinstance(storage, MemoryStorage) else DirectoryStorage(Path(storage.description))
     with pytest.raises(KafkaStorageError, match=r"is in use: another broker has locked its file \.lock"):
@@ -99,7 +99,7 @@ def test_a_storage_is_one_nodes_alone(storage: Storage) -> None:
     st.integers(0, 30_000),
     st.integers(0, 30_000),
 )
-def test_memory_files_are_as_a_bytearray_and_what_was_read_never_changes(
+def test_memory_files_equal_a_bytearray_and_returned_bytes_never_change(
     steps: list[tuple[str, list[int] | int]], position: int, size: int
 ) -> None:
     file, model = MemoryFile(), bytearray()
@@ -125,7 +125,7 @@ def test_memory_files_are_as_a_bytearray_and_what_was_read_never_changes(
         assert b"".join(found) == before
 
 
-def test_memory_keeps_large_buffers_and_copies_what_would_pin_much_more() -> None:
+def test_memory_keeps_large_buffers_and_copies_small_parts_of_large_ones() -> None:
     file = MemoryFile()
     large = bytearray(100_000)
     file.append([large])
@@ -195,7 +195,7 @@ def test_few_files_are_open_however_many_there_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_much_is_deleted_in_a_thread(
+def test_large_files_are_deleted_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: bool
 ) -> None:
     monkeypatch.setattr(storage_module, "SLOW_TO_REMOVE", 100)
@@ -220,7 +220,7 @@ def refuse(*_: object) -> None:
     raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def test_sync_of_what_is_gone_is_nothing(tmp_path: Path) -> None:
+def test_a_sync_of_a_deleted_file_does_nothing(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path / "gone")
     storage.make()
     file = storage.open("a.log")
@@ -233,7 +233,7 @@ def test_sync_of_what_is_gone_is_nothing(tmp_path: Path) -> None:
     assert storage.files() == []
 
 
-def test_memory_of_deleted_files_is_given_back_in_pieces() -> None:
+def test_memory_of_deleted_files_is_freed_in_pieces() -> None:
     storage = MemoryStorage()
     folder = storage.sub("t-0")
     folder.make()
@@ -253,5 +253,5 @@ def test_memory_of_deleted_files_is_given_back_in_pieces() -> None:
     assert not storage.give_back(1)
 
 
-def test_nothing_is_given_back_on_disk(tmp_path: Path) -> None:
+def test_give_back_does_nothing_on_disk(tmp_path: Path) -> None:
     assert not DirectoryStorage(tmp_path).give_back(1)

@@ -215,7 +215,7 @@ def test_the_last_stable_offset_is_never_above_the_high_watermark_or_below_the_l
     assert aborted(log) == [AbortedTransaction(PRODUCER, 0, 8, 9)]
 
 
-# Who may write what
+# Checks before an append
 
 
 def test_a_transaction_begins_only_where_it_was_verified() -> None:
@@ -394,7 +394,7 @@ def test_producers_with_an_open_transaction_do_not_expire() -> None:
     assert stable(log) == 0
 
 
-def test_segments_go_though_a_transaction_began_in_them() -> None:
+def test_a_segment_in_which_an_open_transaction_began_can_be_deleted() -> None:
     """As in Kafka retention heeds the high watermark alone; the transaction stays open until it is ended."""
     storage = MemoryStorage()
     config = LogConfig(segment_bytes=200, retention_bytes=250, retention_ms=-1)
@@ -412,7 +412,7 @@ def test_segments_go_though_a_transaction_began_in_them() -> None:
     assert stable(log) == 6
 
 
-def test_the_index_goes_with_its_segment() -> None:
+def test_the_transaction_index_is_deleted_with_its_segment() -> None:
     storage = MemoryStorage()
     log = open_log(storage, LogConfig(segment_bytes=200, retention_bytes=0, retention_ms=-1))
     for sequence in range(3):
@@ -437,7 +437,7 @@ def test_a_segment_without_aborted_transactions_has_no_index_of_them() -> None:
 
 
 @pytest.mark.parametrize("damage", [b"y", b"x" * 33, b"\0\1" + bytes(32), bytes(68)], ids=range(4))
-def test_an_index_that_cannot_be_right_is_made_anew(damage: bytes) -> None:
+def test_an_invalid_transaction_index_is_rebuilt(damage: bytes) -> None:
     storage = MemoryStorage()
     log = open_log(storage, SMALL)
     for sequence in range(4):
@@ -468,7 +468,7 @@ def test_followers_index_what_the_leader_indexed() -> None:
     assert stable(follower) == stable(log) == 24
 
 
-def test_a_follower_takes_no_control_batch_that_it_cannot_read() -> None:
+def test_a_follower_rejects_an_unreadable_control_batch() -> None:
     marker = bytearray(
         encode_control_batch(
             ControlRecordType.ABORT, coordinator_epoch=1, producer_id=PRODUCER, producer_epoch=1, timestamp=NOW
@@ -508,7 +508,7 @@ def operations() -> int:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, operations() - 1), st.sampled_from(["stop", "tear"]), st.integers(0, 160), st.integers(0, 25))
-def test_a_log_killed_at_any_step_knows_its_transactions_again(at: int, mode: str, keep: int, again: int) -> None:
+def test_a_log_killed_at_any_step_recovers_its_transactions(at: int, mode: str, keep: int, again: int) -> None:
     """The process dies at any step of writing, and perhaps once more while it recovers."""
     storage = MemoryStorage()
     log: Log | None = None

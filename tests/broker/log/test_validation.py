@@ -91,7 +91,7 @@ REFUSED: list[tuple[str, bytes | bytearray, type[KafkaError], str]] = [
 
 
 @pytest.mark.parametrize(("records", "error", "message"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
-def test_a_refused_append_changes_nothing(records: bytes | bytearray, error: type[KafkaError], message: str) -> None:
+def test_a_rejected_append_changes_nothing(records: bytes | bytearray, error: type[KafkaError], message: str) -> None:
     log = open_log()
     log.append_as_leader(batch(2), 0)
     before = visible(log)
@@ -104,7 +104,7 @@ def test_a_refused_append_changes_nothing(records: bytes | bytearray, error: typ
 @given(
     st.one_of(st.binary(max_size=200), st.tuples(st.integers(0, 80), st.integers(0, 255)).map(lambda edit: _one(*edit)))
 )
-def test_any_bytes_are_refused_with_an_error_of_the_protocol(data: bytes) -> None:
+def test_invalid_bytes_are_rejected_with_an_error_of_the_protocol(data: bytes) -> None:
     log = open_log(config=LogConfig(validate_records=True))
     try:
         log.append_as_leader(data, 0)
@@ -133,7 +133,7 @@ def test_sizes_are_limited_by_topic_and_segment() -> None:
         log.append_as_leader(batch(11), 0)
 
 
-def test_a_torn_batch_behind_the_first_is_cut_off() -> None:
+def test_an_incomplete_batch_behind_the_first_is_ignored() -> None:
     log = open_log()
     info = log.append_as_leader(batch(3) + batch()[:40], 2)
     assert (info.last_offset, info.size) == (2, len(batch(3)))
@@ -180,7 +180,7 @@ def test_offsets_are_assigned_without_touching_the_records(codec: str, thorough:
     ],
 )
 @pytest.mark.parametrize("thorough", [False, True])
-def test_timestamps_are_held_against_the_clock(
+def test_timestamps_are_compared_with_the_clock(
     timestamps: list[int], before: int, after: int, refused: list[int], thorough: bool
 ) -> None:
     config = LogConfig(
@@ -206,7 +206,7 @@ def test_the_only_record_of_a_batch_is_named_once(thorough: bool) -> None:
 
 
 @pytest.mark.parametrize("offset", [27, 35])
-def test_the_header_is_believed_where_records_are_not_read(offset: int) -> None:
+def test_without_reading_records_the_header_is_trusted(offset: int) -> None:
     """Whichever of its two times is wrong."""
     log = open_log(config=LogConfig(validate_records=False))
     with pytest.raises(InvalidTimestampError) as caught:
@@ -349,7 +349,7 @@ def test_compacted_topics_need_keys(codec: str) -> None:
     assert log.log_end_offset == 3
 
 
-def test_what_decompresses_to_too_much_is_refused() -> None:
+def test_a_batch_that_decompresses_to_too_much_is_rejected() -> None:
     log = open_log(config=LogConfig(validate_records=True))
     with pytest.raises(InvalidRecordError, match="more than 67108864 bytes when decompressed"):
         log.append_as_leader(batch(value=bytes(65 * 1024 * 1024), compression_type="zstd"), 0)
@@ -390,7 +390,7 @@ def test_offset_deltas_that_are_not_in_order_are_refused_in_a_compressed_batch()
         log.append_as_leader(sealed, 0)
 
 
-def test_a_header_that_lies_about_its_time_finds_no_record() -> None:
+def test_a_wrong_timestamp_in_a_header_finds_no_record() -> None:
     log = open_log(config=LogConfig(validate_records=False))
     log.append_as_leader(edited(batch(3), (">q", 35, NOW + 77)), 0)
     assert log.max_timestamp_offset() is None
@@ -417,7 +417,7 @@ def test_the_topics_codec_is_what_is_stored(target: str, source: str) -> None:
     ]
 
 
-def test_what_grows_too_large_when_written_anew_is_refused() -> None:
+def test_a_batch_that_is_too_large_after_recompression_is_rejected() -> None:
     data = batch(value=bytes(100_000), compression_type="zstd")
     log = open_log(config=LogConfig(compression_type="uncompressed", max_message_bytes=50_000))
     with pytest.raises(RecordTooLargeError):

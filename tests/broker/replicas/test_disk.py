@@ -44,7 +44,7 @@ async def flushed(manager: ReplicaManager) -> None:
         await asyncio.wait(manager._flushing.values())
 
 
-async def test_a_roll_flushes_what_was_before(cluster: BrokerCluster) -> None:
+async def test_a_roll_flushes_the_segments_before_it(cluster: BrokerCluster) -> None:
     manager = cluster.brokers[1].replicas
     log = manager.partition(TOPIC, 0).log
     await write(cluster)
@@ -55,7 +55,7 @@ async def test_a_roll_flushes_what_was_before(cluster: BrokerCluster) -> None:
         assert (log.segment_base_offsets[-1], log.recovery_point) == (rolled_to, rolled_to)
 
 
-async def test_an_unclean_start_checks_only_what_was_not_flushed(
+async def test_a_start_after_an_unclean_end_checks_only_unflushed_segments(
     cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await write(cluster, 5)
@@ -75,7 +75,7 @@ async def test_an_unclean_start_checks_only_what_was_not_flushed(
     assert recovered == [4]
 
 
-async def test_followers_flush_what_was_before_their_rolls() -> None:
+async def test_a_followers_roll_flushes_the_segments_before_it() -> None:
     async with BrokerCluster(2, network=MemoryNetwork(), properties={"replica.fetch.wait.max.ms": 20}) as cluster:
         cluster.create_topic(TOPIC, assignments={0: [1, 2]}, configs=ONE_EACH)
         await write(cluster, 3)
@@ -84,7 +84,7 @@ async def test_followers_flush_what_was_before_their_rolls() -> None:
         assert follower.partition(TOPIC, 0).log.recovery_point == 2
 
 
-async def test_what_cannot_be_flushed_after_a_roll_fails_no_append_and_is_tried_again_with_the_next(
+async def test_a_failed_flush_after_a_roll_fails_no_append_and_is_retried_with_the_next_roll(
     cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     manager = cluster.brokers[1].replicas
@@ -109,13 +109,13 @@ async def test_what_cannot_be_flushed_after_a_roll_fails_no_append_and_is_tried_
     assert log.recovery_point == log.segment_base_offsets[-1] == 3
 
 
-async def test_a_flush_that_is_due_takes_all(cluster: BrokerCluster) -> None:
+async def test_a_due_flush_covers_the_whole_log(cluster: BrokerCluster) -> None:
     cluster.controller.alter_topic_configs(TOPIC, {**ONE_EACH, "flush.messages": "1"})
     await write(cluster, 3)
     assert cluster.brokers[1].replicas.partition(TOPIC, 0).log.recovery_point == 3
 
 
-async def test_a_leader_whose_epoch_cannot_be_written_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_cannot_write_its_epoch_does_not_lead(monkeypatch: pytest.MonkeyPatch) -> None:
     async with BrokerCluster(2, network=MemoryNetwork()) as cluster:
         cluster.create_topic(TOPIC, assignments={0: [1, 2]})
         manager = cluster.brokers[2].replicas

@@ -151,7 +151,7 @@ async def test_a_damaged_log_is_left_and_the_others_are_cleaned(
 
 
 async def test_readers_and_writers_go_on_during_a_round(manager: ReplicaManager) -> None:
-    await write(manager, 60)
+    await write(manager, 30)
     log = manager.partition(TOPIC, 0).log
     expected = latest(rows(log))
     seen = 0

@@ -24,19 +24,19 @@ from tests.broker.replicas.nodes import LAG_TIME_MAX, Node, Nodes, batch, conten
 
 
 def replicate(nodes: Nodes, *values: bytes) -> None:
-    """Write and let everybody have it."""
+    """Write, and replicate to all followers."""
     nodes.leader.append(batch(*values), acks=1)
     nodes.settle()
 
 
 class TestAppend:
-    def test_only_the_leader_is_written_to(self) -> None:
+    def test_only_a_leader_accepts_appends(self) -> None:
         nodes = Nodes()
         with pytest.raises(NotLeaderOrFollowerError, match="Leader not local for partition topic-0 on broker 2"):
             nodes.partition(2).append(batch(b"a"), acks=1)
         assert nodes.partition(2).log_end_offset == 0
 
-    def test_alone_all_is_committed_at_once(self) -> None:
+    def test_without_followers_a_batch_is_committed_at_once(self) -> None:
         nodes = Nodes(1)
         info = nodes.leader.append(batch(b"a", b"b"), acks=-1)
         assert (info.first_offset, info.last_offset) == (0, 1)
@@ -44,7 +44,7 @@ class TestAppend:
         assert nodes.leader.last_stable_offset == 2
         assert nodes.leader.replicated(2)
 
-    def test_too_small_an_isr_refuses_before_writing(self) -> None:
+    def test_a_too_small_isr_rejects_before_the_write(self) -> None:
         nodes = Nodes(2, min_insync_replicas=2)
         nodes.nodes[2].kill()
         with pytest.raises(NotEnoughReplicasError, match=r"ISR \[1\] is insufficient .* of 2 for partition topic-0"):
@@ -59,7 +59,7 @@ class TestAppend:
         nodes.leader.append(batch(b"a"), acks=-1)
         assert nodes.leader.replicated(1)
 
-    def test_committed_but_with_too_few_replicas_now(self) -> None:
+    def test_a_committed_batch_with_too_few_replicas_is_an_error(self) -> None:
         nodes = Nodes(2)
         replicate(nodes, b"a")
         nodes.nodes[2].kill()
@@ -67,7 +67,7 @@ class TestAppend:
         with pytest.raises(NotEnoughReplicasAfterAppendError):
             nodes.leader.replicated(1)
 
-    def test_a_duplicate_moves_nothing(self) -> None:
+    def test_a_duplicate_changes_nothing(self) -> None:
         nodes = Nodes(1)
         calls: list[None] = []
         records = batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
@@ -80,7 +80,7 @@ class TestAppend:
 
 
 class TestFlush:
-    def test_committed_only_when_on_disk_where_flush_messages_says_so(self) -> None:
+    def test_with_flush_messages_only_flushed_batches_are_committed(self) -> None:
         nodes = Nodes(1, flush_messages=2)
         leader = nodes.leader
         leader.append(batch(b"a"), acks=1)
@@ -96,7 +96,7 @@ class TestFlush:
         assert leader.durable(2)
         assert leader.replicated(2)
 
-    def test_what_cannot_be_flushed_is_not_acknowledged(self) -> None:
+    def test_unflushed_records_are_not_acknowledged(self) -> None:
         nodes = Nodes(1, flush_messages=1)
         leader = nodes.leader
         leader.append(batch(b"a"), acks=1)
@@ -134,14 +134,14 @@ class TestEpochs:
         assert nodes.leader.leader_epoch_start_offset == 2
         assert nodes.partition(1).leader_epoch_start_offset == -1
 
-    def test_what_is_older_than_known_is_dropped(self) -> None:
+    def test_an_older_state_is_dropped(self) -> None:
         nodes = Nodes()
         old = nodes.state
         nodes.controller.elect_leader("topic", 0, 2)
         assert not nodes.partition(1).apply(old)
         assert not nodes.partition(1).is_leader
 
-    def test_a_leader_elected_again_knows_its_followers(self) -> None:
+    def test_a_leader_that_is_elected_again_keeps_its_followers(self) -> None:
         nodes = Nodes()
         replicate(nodes, b"a")
         leader = nodes.leader
@@ -155,7 +155,7 @@ class TestEpochs:
         assert leader.followers[2].last_caught_up_time == nodes.time
         assert leader.followers[3].last_caught_up_time < 0
 
-    def test_divergence(self) -> None:
+    def test_a_diverging_fetch_returns_the_end_of_the_epoch(self) -> None:
         nodes = Nodes()
         replicate(nodes, b"a", b"b", b"c")
         leader = nodes.leader
@@ -168,7 +168,7 @@ class TestEpochs:
         with pytest.raises(OffsetOutOfRangeError, match="range 2 to 3"):
             leader.diverging(0, 1)
 
-    def test_following_cuts_off_what_the_new_leader_lacks(self) -> None:
+    def test_a_follower_truncates_records_that_the_leader_lacks(self) -> None:
         nodes = Nodes()
         replicate(nodes, b"a")
         nodes.leader.append(batch(b"lost"), acks=1)
@@ -188,7 +188,7 @@ class TestEpochs:
             pytest.param(1, -1, 5, id="no offset"),
         ],
     )
-    def test_where_to_cut(self, epoch: int, end_offset: int, kept: int) -> None:
+    def test_a_follower_truncates_to_the_end_of_the_common_epoch(self, epoch: int, end_offset: int, kept: int) -> None:
         follower = Nodes().partition(2)
         for leader_epoch in range(3):
             for index in range(2):
@@ -198,7 +198,7 @@ class TestEpochs:
         follower.truncate_to_leader(epoch, end_offset)
         assert follower.log_end_offset == kept
 
-    def test_an_epoch_between_those_that_it_knows(self) -> None:
+    def test_an_unknown_epoch_truncates_to_the_end_of_the_one_before(self) -> None:
         follower = Nodes().partition(2)
         for offset, leader_epoch in enumerate((0, 2, 2)):
             follower.append_fetched(batch(b"a", base_offset=offset, partition_leader_epoch=leader_epoch), 0, 0)
@@ -208,7 +208,7 @@ class TestEpochs:
 
 
 class TestWatchers:
-    def test_called_when_log_watermark_or_leadership_move(self) -> None:
+    def test_watchers_are_called_when_log_watermark_or_leadership_change(self) -> None:
         nodes = Nodes(2)
         seen: list[tuple[int, int, bool]] = []
         leader = nodes.leader
@@ -228,7 +228,7 @@ class TestWatchers:
         leader.remove_watcher(watch)
         assert leader.watcher_count == 0
 
-    def test_one_may_go_while_they_are_called(self) -> None:
+    def test_a_watcher_may_be_removed_during_the_calls(self) -> None:
         leader = Nodes(1).leader
         calls: list[str] = []
 
@@ -242,7 +242,7 @@ class TestWatchers:
         leader.append(batch(b"b"), acks=1)
         assert calls == ["first", "second", "second"]
 
-    def test_removal_is_told(self) -> None:
+    def test_watchers_are_called_on_removal(self) -> None:
         leader = Nodes(1).leader
         leader.append(batch(b"a"), acks=1)
         calls: list[None] = []
@@ -254,7 +254,7 @@ class TestWatchers:
 
 
 class TestInSync:
-    def test_who_always_asks_from_the_end_of_the_turn_before_is_caught_up(self) -> None:
+    def test_a_follower_that_reaches_the_previous_end_is_caught_up(self) -> None:
         follower = Follower()
         for turn in range(1, 100):
             # One record comes between each two fetches, so that it never has all.
@@ -264,7 +264,7 @@ class TestInSync:
         assert not follower.is_caught_up(200, 130.0, 30.0)
         assert follower.is_caught_up(98, 130.0, 30.0)
 
-    def test_the_slow_leave_after_lag_time_max_and_come_back(self) -> None:
+    def test_slow_followers_leave_the_isr_after_lag_time_max_and_return(self) -> None:
         nodes = Nodes()
         replicate(nodes, b"a")
         nodes.leader.append(batch(b"b"), acks=1)
@@ -288,13 +288,13 @@ class TestInSync:
         nodes.time += 1000 * LAG_TIME_MAX
         nodes.leader.shrink_isr()
         assert nodes.state.isr == [1, 2, 3]
-        # Who had everything until now has not lagged before now.
+        # A follower that had the whole log until now has not lagged before.
         nodes.leader.append(batch(b"b"), acks=1)
         nodes.time += LAG_TIME_MAX
         nodes.leader.shrink_isr()
         assert nodes.state.isr == [1, 2, 3]
 
-    def test_one_that_catches_up_is_waited_for(self) -> None:
+    def test_the_high_watermark_waits_for_a_follower_that_catches_up(self) -> None:
         nodes = Nodes(2)
         replicate(nodes, b"a")
         nodes.nodes[2].kill()
@@ -313,7 +313,7 @@ class TestInSync:
         nodes.fetch(2)
         assert nodes.state.isr == [1, 2]
 
-    def test_a_refused_expansion_is_dropped(self) -> None:
+    def test_a_rejected_expansion_is_dropped(self) -> None:
         nodes = Nodes(2)
         host = nodes.nodes[1]
         nodes.nodes[2].kill()
@@ -334,7 +334,7 @@ class TestInSync:
         nodes.settle()
         assert nodes.state.isr == [1, 2]
 
-    def test_nobody_joins_before_it_has_all_of_the_epochs_before(self) -> None:
+    def test_a_follower_joins_only_with_all_records_of_earlier_epochs(self) -> None:
         nodes = Nodes()
         replicate(nodes, b"a")
         nodes.nodes[3].kill()
@@ -353,7 +353,7 @@ class TestInSync:
         nodes.fetch(3)
         assert 3 in nodes.state.isr
 
-    def test_a_fetch_of_an_earlier_life_does_not_count(self) -> None:
+    def test_a_fetch_from_before_a_restart_is_rejected(self) -> None:
         nodes = Nodes(2)
         old = nodes.controller.image.nodes[2].epoch
         nodes.nodes[2].kill()
@@ -364,13 +364,13 @@ class TestInSync:
         nodes.leader.follower_fetched(2, 0, 0)
         assert nodes.state.isr == [1, 2]
 
-    def test_a_stranger_is_to_ask_again(self) -> None:
+    def test_an_unknown_replica_should_retry(self) -> None:
         with pytest.raises(UnknownLeaderEpochError, match="Replica 9 is not recognized"):
             Nodes().leader.follower_fetched(9, 0, 0)
 
 
 class TestDeleteRecords:
-    def test_the_log_begins_later(self) -> None:
+    def test_delete_records_moves_the_log_start(self) -> None:
         nodes = Nodes(2)
         replicate(nodes, b"a", b"b", b"c")
         leader = nodes.leader
@@ -385,7 +385,7 @@ class TestDeleteRecords:
         nodes.nodes[2].kill()
         assert leader.low_watermark == 3
 
-    def test_refusals(self) -> None:
+    def test_invalid_delete_records_are_rejected(self) -> None:
         nodes = Nodes(2)
         replicate(nodes, b"a")
         with pytest.raises(OffsetOutOfRangeError, match="larger than the high watermark 1"):
@@ -400,7 +400,7 @@ class TestDeleteRecords:
 
 
 class TestFollowing:
-    def test_the_high_watermark_is_the_leaders_but_never_behind_the_own_end(self) -> None:
+    def test_a_followers_high_watermark_is_at_most_its_log_end(self) -> None:
         follower = Nodes().partition(2)
         calls: list[None] = []
         follower.add_watcher(lambda: calls.append(None))
@@ -411,7 +411,7 @@ class TestFollowing:
         assert follower.high_watermark == 1
         assert len(calls) == 1
 
-    def test_a_checkpoint_beyond_the_log_is_not_believed(self) -> None:
+    def test_a_checkpoint_beyond_the_log_is_limited_to_it(self) -> None:
         nodes = Nodes(1)
         nodes.leader.append(batch(b"a"), acks=1)
         node: Node = nodes.nodes[1]
@@ -421,7 +421,7 @@ class TestFollowing:
         assert nodes.leader.high_watermark == 1
 
     @pytest.mark.parametrize("make", [lambda: b"garbage" * 20, lambda: batch(b"a", base_offset=0)])
-    def test_what_does_not_fit_is_not_appended(self, make: Callable[[], bytes]) -> None:
+    def test_records_with_wrong_offsets_are_not_appended(self, make: Callable[[], bytes]) -> None:
         follower = Nodes().partition(2)
         follower.append_fetched(batch(b"a", partition_leader_epoch=0), 1, 0)
         with pytest.raises(Exception, match=r"."):
@@ -429,7 +429,7 @@ class TestFollowing:
         assert follower.log_end_offset == 1
 
 
-def test_it_says_what_it_is() -> None:
+def test_the_repr_shows_role_epoch_and_offsets() -> None:
     nodes = Nodes(2)
     replicate(nodes, b"a")
     assert repr(nodes.leader) == "Partition(topic-0, leader, epoch 0, [0, 1, 1])"

@@ -205,7 +205,7 @@ async def scene() -> AsyncIterator[Scene]:
     assert made.leader.closed == made.leader.clients
 
 
-async def test_what_a_fetch_says(scene: Scene) -> None:
+async def test_a_fetch_contains_offset_epoch_and_log_start(scene: Scene) -> None:
     scene.partitions[0].append_fetched(batch(b"a", partition_leader_epoch=3), 1, 0)
     request = await scene.begin(0)
     assert request.replica_state.replica_id == FOLLOWER
@@ -218,7 +218,7 @@ async def test_what_a_fetch_says(scene: Scene) -> None:
     assert (part.log_start_offset, part.partition_max_bytes) == (0, 2**20)
 
 
-async def test_a_session_names_only_what_has_moved(scene: Scene) -> None:
+async def test_a_session_names_only_changed_partitions(scene: Scene) -> None:
     request = await scene.begin(0, 1, 2)
     assert (request.session_id, request.session_epoch) == (0, 0)
     assert named(request) == {0: 0, 1: 0, 2: 0}
@@ -241,19 +241,17 @@ async def test_a_session_names_only_what_has_moved(scene: Scene) -> None:
     assert (named(request), forgotten(request)) == ({}, [0])
 
 
-async def test_without_a_session_every_fetch_names_everything(scene: Scene) -> None:
+async def test_without_a_session_every_fetch_names_all_partitions(scene: Scene) -> None:
     await scene.begin(0, 1)
     scene.answer(records(0, 0), session_id=0)
     request = await scene.asked()
     assert (request.session_id, request.session_epoch) == (0, 0)
-    # Who got something stands behind the others.
+    # A partition that got records is behind the others.
     assert list(named(request).items()) == [(1, 0), (0, 1)]
 
 
 @pytest.mark.parametrize(("error", "next_id"), [(FetchSessionIdNotFoundError, 0), (InvalidFetchSessionEpochError, 7)])
-async def test_a_session_that_the_leader_does_not_know_begins_anew(
-    scene: Scene, error: type[BrokerError], next_id: int
-) -> None:
+async def test_an_unknown_session_is_replaced(scene: Scene, error: type[BrokerError], next_id: int) -> None:
     await scene.begin(0, 1)
     scene.answer()
     await scene.asked()
@@ -263,7 +261,7 @@ async def test_a_session_that_the_leader_does_not_know_begins_anew(
     assert named(request) == {0: 0, 1: 0}
 
 
-async def test_session_epochs_wrap(scene: Scene) -> None:
+async def test_session_epochs_wrap_around(scene: Scene) -> None:
     await scene.begin(0)
     scene.answer()
     await scene.asked()
@@ -288,7 +286,7 @@ async def test_a_new_partition_does_not_wait_for_the_end_of_a_long_poll(scene: S
     assert (request.session_id, request.session_epoch) == (8, 1)
 
 
-async def test_an_answer_about_the_past_is_dropped(scene: Scene) -> None:
+async def test_a_response_to_an_outdated_request_is_dropped(scene: Scene) -> None:
     await scene.begin(0, 1, 2)
     scene.fetcher.remove((TOPIC, 0))
     scene.partitions[1].append_fetched(batch(b"other", partition_leader_epoch=5), 0, 0)
@@ -299,7 +297,7 @@ async def test_an_answer_about_the_past_is_dropped(scene: Scene) -> None:
     assert [partition.log_end_offset for partition in scene.partitions] == [0, 1, 0]
 
 
-async def test_divergence_is_cut_off(scene: Scene) -> None:
+async def test_diverging_records_are_truncated(scene: Scene) -> None:
     for offset in range(3):
         scene.partitions[0].append_fetched(batch(b"a", base_offset=offset, partition_leader_epoch=4), 1, 0)
     await scene.begin(0)
@@ -313,7 +311,7 @@ async def test_divergence_is_cut_off(scene: Scene) -> None:
     assert scene.manager.given_back == 1
 
 
-async def test_without_any_epoch_only_what_is_committed_is_kept(scene: Scene) -> None:
+async def test_without_leader_epochs_only_committed_records_are_kept(scene: Scene) -> None:
     for offset in range(3):
         scene.partitions[0].append_fetched(batch(b"a", base_offset=offset, partition_leader_epoch=4), 1, 0)
     scene.partitions[0].log.leader_epochs.clear()
@@ -323,7 +321,7 @@ async def test_without_any_epoch_only_what_is_committed_is_kept(scene: Scene) ->
 @pytest.mark.parametrize(
     "error", [FencedLeaderEpochError, NotLeaderOrFollowerError, UnknownTopicIdError, UnknownServerError]
 )
-async def test_an_error_of_a_partition_delays_it_alone(
+async def test_a_partitions_error_delays_only_that_partition(
     scene: Scene, error: type[BrokerError], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -338,14 +336,16 @@ async def test_an_error_of_a_partition_delays_it_alone(
     assert named(request) == {0: 0}
 
 
-async def test_all_delayed_at_once(scene: Scene) -> None:
+async def test_the_fetcher_waits_if_all_partitions_are_delayed(scene: Scene) -> None:
     await scene.begin(0)
     scene.answer(failed(0, NotLeaderOrFollowerError))
     request = await scene.asked()
     assert (request.session_epoch, named(request)) == (0, {0: 0})
 
 
-async def test_records_that_do_not_fit_are_asked_for_again(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+async def test_records_that_cannot_be_appended_are_fetched_again(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     await scene.begin(0)
     broken = records(0, 0)
     assert isinstance(broken.records, bytearray)
@@ -357,7 +357,7 @@ async def test_records_that_do_not_fit_are_asked_for_again(scene: Scene, caplog:
     assert named(await scene.asked()) == {0: 1}
 
 
-async def test_a_bug_stops_nobody(
+async def test_an_unexpected_error_does_not_stop_the_fetcher(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*args: object) -> None:
@@ -376,12 +376,10 @@ async def test_a_bug_stops_nobody(
     assert "a bug" in caplog.text
 
 
-async def test_a_leader_out_of_reach_is_tried_until_it_is_there_and_said_once(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_unreachable_leader_is_retried_and_logged_once(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     await scene.begin(0)
-    for error in (ConnectionRefusedError("nobody"), KafkaTimeoutError("too late"), ConnectionResetError("gone")):
+    for error in (ConnectionRefusedError("refused"), KafkaTimeoutError("too late"), ConnectionResetError("gone")):
         scene.leader.answers.put_nowait(error)
         request = await scene.asked()
         assert named(request) == {0: 0}
@@ -394,14 +392,14 @@ async def test_a_leader_out_of_reach_is_tried_until_it_is_there_and_said_once(
     assert caplog.text.count("cannot fetch from node 1") == 2
 
 
-async def test_an_error_of_a_whole_first_fetch_is_tried_again(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_of_the_first_fetch_is_retried(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     await scene.begin(0)
     scene.answer(error=UnknownServerError, session_id=0)
     assert named(await scene.asked()) == {0: 0}
     assert "cannot fetch from node 1" in caplog.text
 
 
-async def test_a_leader_that_came_back_gets_a_new_connection(scene: Scene) -> None:
+async def test_a_restarted_leader_gets_a_new_connection(scene: Scene) -> None:
     await scene.begin(0)
     scene.nodes.nodes[LEADER].kill()
     scene.nodes.nodes[LEADER].restart()
@@ -410,7 +408,7 @@ async def test_a_leader_that_came_back_gets_a_new_connection(scene: Scene) -> No
     assert (scene.leader.clients, scene.leader.closed) == (2, 1)
 
 
-async def test_a_leader_that_nobody_knows_is_waited_for(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_fetcher_waits_for_the_address_of_its_leader(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     image = scene.nodes.controller.image
     node = image.nodes.pop(LEADER)
     scene.fetcher.add(scene.partitions[0])
@@ -431,7 +429,9 @@ async def test_a_leader_that_nobody_knows_is_waited_for(scene: Scene, caplog: py
         pytest.param(9, 0, (0, 3), id="it was only a moment"),
     ],
 )
-async def test_an_offset_out_of_range(scene: Scene, latest: int, earliest: int, expected: tuple[int, int]) -> None:
+async def test_an_offset_out_of_range_is_replaced_by_one_that_the_leader_has(
+    scene: Scene, latest: int, earliest: int, expected: tuple[int, int]
+) -> None:
     partition = scene.partitions[0]
     for offset in range(3):
         partition.append_fetched(batch(b"a", base_offset=offset, partition_leader_epoch=4), 1, 0)
@@ -444,7 +444,9 @@ async def test_an_offset_out_of_range(scene: Scene, latest: int, earliest: int, 
 
 
 @pytest.mark.parametrize("trouble", [NotLeaderOrFollowerError(), ConnectionResetError("gone")])
-async def test_an_offset_out_of_range_whose_cause_cannot_be_asked(scene: Scene, trouble: BrokerError | OSError) -> None:
+async def test_an_offset_out_of_range_is_retried_if_the_leader_is_unreachable(
+    scene: Scene, trouble: BrokerError | OSError
+) -> None:
     scene.leader.offsets = {-1: trouble, -2: 0}
     await scene.begin(0)
     scene.answer(failed(0, OffsetOutOfRangeError))
@@ -452,7 +454,7 @@ async def test_an_offset_out_of_range_whose_cause_cannot_be_asked(scene: Scene, 
     assert scene.partitions[0].log_end_offset == 0
 
 
-async def test_flush_messages_is_on_disk_before_the_leader_is_told(scene: Scene) -> None:
+async def test_records_are_flushed_before_the_next_fetch_confirms_them(scene: Scene) -> None:
     scene.partitions[0] = scene.partition(0, flush_messages=1)
     await scene.begin(0)
     scene.answer(records(0, 0))
@@ -469,7 +471,7 @@ async def test_flush_messages_is_on_disk_before_the_leader_is_told(scene: Scene)
     assert scene.partitions[0].log.recovery_point == 2
 
 
-async def test_a_large_answer_gives_others_a_turn(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_response_gives_other_callbacks_a_turn(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_fetcher_module, "LONGEST_TURN", -1.0)
     await scene.begin(0, 1, 2)
     scene.answer(*(records(index, 0) for index in range(3)))
@@ -480,7 +482,7 @@ async def test_a_large_answer_gives_others_a_turn(scene: Scene, monkeypatch: pyt
     assert seen >= {1, 2, 3}
 
 
-async def test_nothing_to_fetch_is_no_work(scene: Scene) -> None:
+async def test_a_fetcher_without_partitions_sends_nothing(scene: Scene) -> None:
     await scene.begin(0)
     scene.fetcher.remove((TOPIC, 0))
     scene.answer()
@@ -492,7 +494,7 @@ async def test_nothing_to_fetch_is_no_work(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("shape", [lambda data: data, lambda data: [data[:30], data[30:]], lambda data: [data]])
-async def test_records_in_pieces(scene: Scene, shape: Callable[[bytearray], object]) -> None:
+async def test_records_in_several_buffers_are_appended(scene: Scene, shape: Callable[[bytearray], object]) -> None:
     await scene.begin(0, 1)
     data = records(0, 0)
     assert isinstance(data.records, bytearray)

@@ -56,7 +56,7 @@ def manager(broker: Broker) -> ReplicaManager:
     return broker.replicas
 
 
-async def test_alone_nothing_is_waited_for(manager: ReplicaManager) -> None:
+async def test_an_append_without_followers_does_not_wait(manager: ReplicaManager) -> None:
     for acks in (-1, 1, 0):
         append = manager.append({(TOPIC, 0): batch(b"a")}, acks=acks, timeout_ms=1000)
         with pytest.raises(StopIteration) as stopped:
@@ -67,7 +67,7 @@ async def test_alone_nothing_is_waited_for(manager: ReplicaManager) -> None:
 
 
 @pytest.mark.parametrize("acks", [-2, 2])
-async def test_other_acks_are_refused(manager: ReplicaManager, acks: int) -> None:
+async def test_invalid_acks_are_rejected(manager: ReplicaManager, acks: int) -> None:
     with pytest.raises(InvalidRequiredAcksError):
         await manager.append({(TOPIC, 0): batch(b"a")}, acks=acks, timeout_ms=1000)
     assert manager.partition(TOPIC, 0).log_end_offset == 0
@@ -92,7 +92,7 @@ async def test_each_partition_has_its_own_outcome(manager: ReplicaManager, monke
     assert isinstance(outcomes[TOPIC, 1], AppendInfo)
 
 
-async def test_what_is_where(pair: BrokerCluster) -> None:
+async def test_partitions_are_found_or_the_error_says_why_not(pair: BrokerCluster) -> None:
     pair.create_topic("alone", assignments={0: [2]})
     manager = pair.brokers[1].replicas
     assert manager.leader(TOPIC, 0, 0) is manager.partition(TOPIC, 0)
@@ -127,7 +127,7 @@ async def test_a_cancelled_request_leaves_nothing_behind(pair: BrokerCluster) ->
     assert manager.partition(TOPIC, 0).watcher_count == 0
 
 
-async def test_who_waits_for_a_topic_that_is_deleted_hears_so(pair: BrokerCluster) -> None:
+async def test_a_request_that_waits_for_a_deleted_topic_fails(pair: BrokerCluster) -> None:
     manager = pair.brokers[1].replicas
     waiting = asyncio.create_task(manager.append({(TOPIC, 0): batch(b"a")}, acks=-1, timeout_ms=10_000))
     await asyncio.sleep(0)
@@ -151,7 +151,9 @@ async def test_one_partition_of_a_request_waits_for_the_followers_the_other_does
     assert all(isinstance(outcome, AppendInfo) for outcome in outcomes.values())
 
 
-async def test_a_large_request_gives_others_a_turn(manager: ReplicaManager, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_request_gives_other_callbacks_a_turn(
+    manager: ReplicaManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(replicas_module, "LONGEST_TURN", -1.0)
     waiting = asyncio.create_task(
         manager.append({(TOPIC, index): batch(b"a") for index in range(3)}, acks=1, timeout_ms=1000)
@@ -183,7 +185,7 @@ class SlowDisk:
 
 
 @pytest.mark.parametrize("acks", [-1, 1])
-async def test_flush_messages_is_on_disk_before_the_acknowledgement(
+async def test_records_are_flushed_before_they_are_acknowledged(
     cluster: BrokerCluster, manager: ReplicaManager, monkeypatch: pytest.MonkeyPatch, acks: int
 ) -> None:
     cluster.create_topic("safe", 1, configs={"flush.messages": "1"})
@@ -194,11 +196,11 @@ async def test_flush_messages_is_on_disk_before_the_acknowledgement(
     ]
     for _ in range(10):
         await asyncio.sleep(0)
-    # All are in the log, the loop goes on, and nobody was told yet.
+    # All are in the log, the loop continues, and no request is answered yet.
     assert partition.log_end_offset == 3
     assert not any(task.done() for task in waiting)
     assert partition.high_watermark == 0
-    # Who does not ask for an acknowledgement does not wait.
+    # A request without acknowledgement does not wait.
     await manager.append({("safe", 0): batch(b"a")}, acks=0, timeout_ms=10_000)
     disk.gate.set()
     for outcomes in await asyncio.gather(*waiting):
@@ -208,7 +210,7 @@ async def test_flush_messages_is_on_disk_before_the_acknowledgement(
 
 
 @pytest.mark.parametrize("error", [OSError("disk is gone"), KafkaStorageError("disk is gone")])
-async def test_what_cannot_be_flushed_is_not_acknowledged(
+async def test_unflushed_records_are_not_acknowledged(
     cluster: BrokerCluster, manager: ReplicaManager, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     cluster.create_topic("safe", 1, configs={"flush.messages": "1"})
@@ -223,7 +225,7 @@ async def test_what_cannot_be_flushed_is_not_acknowledged(
     assert isinstance(outcomes["safe", 0], AppendInfo)
 
 
-async def test_a_log_that_cannot_be_opened_fails_its_partition_alone(
+async def test_a_log_that_cannot_be_opened_fails_only_its_partition(
     cluster: BrokerCluster, manager: ReplicaManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: LogManager, topic: str, index: int, topic_id: bytes) -> Log:
@@ -241,7 +243,7 @@ async def test_a_log_that_cannot_be_opened_fails_its_partition_alone(
     assert manager.leader("full", 0).log_end_offset == 0
 
 
-async def test_a_partition_that_cannot_be_led_leaves_the_others_of_its_topic_alone(
+async def test_a_partition_that_cannot_be_led_does_not_affect_its_topic(
     cluster: BrokerCluster, manager: ReplicaManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assign = LeaderEpochCache.assign
@@ -261,7 +263,7 @@ async def test_a_partition_that_cannot_be_led_leaves_the_others_of_its_topic_alo
         manager.partition("full", 0)
 
 
-async def test_a_log_that_cannot_be_used_at_the_start_is_kept(
+async def test_an_unusable_log_is_kept_at_the_start(
     cluster: BrokerCluster, manager: ReplicaManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(cache: LeaderEpochCache, epoch: int, start_offset: int) -> None:
@@ -286,7 +288,7 @@ async def test_changed_configurations_reach_the_logs(cluster: BrokerCluster, man
     assert manager.partition("other", 0).log.config.retention_ms != 12345
 
 
-async def test_records_are_there_after_a_stop_and_after_a_kill(tmp_path: Path) -> None:
+async def test_records_survive_a_stop_and_a_kill(tmp_path: Path) -> None:
     cluster = BrokerCluster(network=MemoryNetwork(), data_dir=tmp_path)
     async with cluster:
         cluster.create_topic(TOPIC)
@@ -302,7 +304,7 @@ async def test_records_are_there_after_a_stop_and_after_a_kill(tmp_path: Path) -
         assert partition.high_watermark == 2
 
 
-async def test_after_close_nothing_is_applied_and_nobody_waits(pair: BrokerCluster) -> None:
+async def test_after_close_nothing_is_applied_and_no_request_waits(pair: BrokerCluster) -> None:
     manager = pair.brokers[1].replicas
     waiting = asyncio.create_task(manager.append({(TOPIC, 0): batch(b"a")}, acks=-1, timeout_ms=10_000))
     await asyncio.sleep(0)
@@ -314,14 +316,14 @@ async def test_after_close_nothing_is_applied_and_nobody_waits(pair: BrokerClust
     await manager.close()
 
 
-async def test_of_many_new_logs_some_are_opened_later_and_each_when_it_is_asked_for(
+async def test_some_of_many_new_logs_are_opened_later_or_on_request(
     cluster: BrokerCluster, manager: ReplicaManager
 ) -> None:
     count = 500
     topic_id = cluster.create_topic("many", count).topic_id
     known = [key for key in manager.partitions if key[0] == "many"]
     assert len(known) == replicas_module.LOGS_OPENED_AT_ONCE
-    # Whoever asks finds it, and what changes meanwhile is not lost.
+    # A request opens it, and changes in the meantime are not lost.
     assert manager.leader("many", count - 1).topic_id == topic_id
     cluster.controller.create_partitions("many", count + 20)
     cluster.controller.alter_topic_configs("many", {"flush.ms": "5"})
@@ -336,7 +338,7 @@ async def test_of_many_new_logs_some_are_opened_later_and_each_when_it_is_asked_
     assert not manager.flushed_by_time
 
 
-async def test_logs_that_were_not_opened_yet_go_with_their_topic(
+async def test_unopened_logs_are_deleted_with_their_topic(
     cluster: BrokerCluster, broker: Broker, manager: ReplicaManager
 ) -> None:
     cluster.create_topic("many", 100)
@@ -354,7 +356,7 @@ async def test_logs_that_were_not_opened_yet_go_with_their_topic(
     assert {restarted.partition("many", index).topic_id for index in range(100)} == {second}
 
 
-async def test_memory_of_a_deleted_topic_is_given_back_in_turns(
+async def test_memory_of_a_deleted_topic_is_freed_in_pieces(
     cluster: BrokerCluster, manager: ReplicaManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replicas_module, "FREED_PER_TURN", 100_000)

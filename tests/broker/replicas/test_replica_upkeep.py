@@ -50,7 +50,7 @@ async def write(manager: ReplicaManager, index: int = 0, topic: str = TOPIC, **k
     await manager.append({(topic, index): batch(b"a" * 100, **keywords)}, acks=-1, timeout_ms=1000)
 
 
-async def test_retention_deletes_what_is_old(cluster: BrokerCluster, manager: ReplicaManager, clock: Clock) -> None:
+async def test_retention_deletes_old_segments(cluster: BrokerCluster, manager: ReplicaManager, clock: Clock) -> None:
     cluster.controller.alter_topic_configs(TOPIC, {"retention.ms": "1000"})
     await write(manager)
     partition = manager.partition(TOPIC, 0)
@@ -65,7 +65,7 @@ async def test_retention_deletes_what_is_old(cluster: BrokerCluster, manager: Re
     assert calls
 
 
-async def test_a_follower_tells_its_leader_of_its_own_retention(clock: Clock) -> None:
+async def test_a_follower_sends_its_own_log_start_to_its_leader(clock: Clock) -> None:
     properties = {"replica.fetch.wait.max.ms": 20}
     async with BrokerCluster(2, network=MemoryNetwork(), wall_ms=clock, properties=properties) as cluster:
         cluster.create_topic(TOPIC, assignments={0: [1, 2]}, configs={"retention.ms": "1000"})
@@ -87,7 +87,7 @@ async def test_a_follower_tells_its_leader_of_its_own_retention(clock: Clock) ->
                 moved.clear()
 
 
-async def test_one_partitions_trouble_is_its_own(
+async def test_an_error_of_one_partition_does_not_affect_the_others(
     cluster: BrokerCluster,
     manager: ReplicaManager,
     clock: Clock,
@@ -107,7 +107,7 @@ async def test_one_partitions_trouble_is_its_own(
     assert "disk is gone" in caplog.text
 
 
-async def test_others_have_a_turn_between_partitions_which_may_go_meanwhile(
+async def test_other_callbacks_run_between_partitions_and_may_remove_them(
     cluster: BrokerCluster, manager: ReplicaManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replica_upkeep_module, "LONGEST_TURN", -1.0)
@@ -120,7 +120,7 @@ async def test_others_have_a_turn_between_partitions_which_may_go_meanwhile(
     assert len(seen) == 1
 
 
-async def test_high_watermarks_are_written_down_when_they_have_moved(
+async def test_high_watermarks_are_checkpointed_after_a_change(
     manager: ReplicaManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
@@ -140,7 +140,7 @@ async def test_high_watermarks_are_written_down_when_they_have_moved(
     assert manager.broker.logs.high_watermark(TOPIC, 1) == 1
 
 
-async def test_producers_are_forgotten(manager: ReplicaManager, clock: Clock) -> None:
+async def test_expired_producers_are_removed(manager: ReplicaManager, clock: Clock) -> None:
     await write(manager, producer_id=7, producer_epoch=0, base_sequence=0)
     producers = manager.partition(TOPIC, 0).log.producer_state.producers
     await manager._upkeep.expire_producers()
@@ -150,7 +150,7 @@ async def test_producers_are_forgotten(manager: ReplicaManager, clock: Clock) ->
     assert not producers
 
 
-async def test_flush_ms(
+async def test_flush_ms_flushes_a_log_after_its_interval(
     cluster: BrokerCluster,
     manager: ReplicaManager,
     monkeypatch: pytest.MonkeyPatch,
@@ -193,7 +193,7 @@ async def test_flush_ms(
 @pytest.mark.parametrize(
     "configs", [{"log.flush.interval.ms": 10}, {"log.flush.interval.ms": 10, "log.flush.scheduler.interval.ms": 10}]
 )
-async def test_the_loops_run(configs: dict[str, int]) -> None:
+async def test_every_periodic_loop_runs(configs: dict[str, int]) -> None:
     properties = {
         "replica.lag.time.max.ms": 20,
         "replica.fetch.wait.max.ms": 10,

@@ -76,11 +76,11 @@ def network() -> MemoryNetwork:
     return MemoryNetwork()
 
 
-# Followers hear of the last high watermark when a fetch without records ends.
+# Followers receive the last high watermark when a fetch without records ends.
 QUICK = {"replica.fetch.wait.max.ms": 20}
 
 
-async def test_what_is_acknowledged_is_on_all_three(network: MemoryNetwork) -> None:
+async def test_acknowledged_records_are_on_all_three_nodes(network: MemoryNetwork) -> None:
     async with BrokerCluster(3, network=network, properties=QUICK) as cluster:
         cluster.create_topic(TOPIC, 1, 3)
         for number in range(5):
@@ -105,7 +105,7 @@ async def test_the_first_write_to_a_new_topic_does_not_wait_for_a_long_poll(netw
 
 
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
-async def test_nothing_acknowledged_is_lost_when_leaders_die(
+async def test_no_acknowledged_record_is_lost_when_leaders_die(
     network: MemoryNetwork, tmp_path: Path, on_disk: bool
 ) -> None:
     properties = {**QUICK, "min.insync.replicas": 2}
@@ -146,7 +146,7 @@ async def test_nothing_acknowledged_is_lost_when_leaders_die(
             assert {offset: values[offset] for offset in acknowledged} == acknowledged
 
 
-async def test_a_batch_that_only_the_dead_leader_has_is_cut_off(network: MemoryNetwork) -> None:
+async def test_a_batch_that_only_the_dead_leader_has_is_truncated(network: MemoryNetwork) -> None:
     async with BrokerCluster(3, network=network, properties=QUICK) as cluster:
         cluster.create_topic(TOPIC, 1, 3)
         await append(cluster, b"kept")
@@ -169,7 +169,7 @@ async def test_a_batch_that_only_the_dead_leader_has_is_cut_off(network: MemoryN
         assert values_of(replicas_of(cluster)[0]) == [b"kept", b"new"]
 
 
-async def test_a_follower_that_was_away_while_the_beginning_was_deleted_starts_at_the_leaders(
+async def test_a_follower_behind_the_leaders_log_start_begins_there(
     network: MemoryNetwork,
 ) -> None:
     async with BrokerCluster(2, network=network, properties=QUICK) as cluster:
@@ -186,7 +186,7 @@ async def test_a_follower_that_was_away_while_the_beginning_was_deleted_starts_a
         assert values_of(leader) == [b"d"]
 
 
-async def test_a_whole_first_batch_comes_where_the_log_begins_inside_of_it(network: MemoryNetwork) -> None:
+async def test_a_log_that_begins_within_a_batch_is_replicated_with_the_whole_batch(network: MemoryNetwork) -> None:
     async with BrokerCluster(2, network=network, properties=QUICK) as cluster:
         cluster.create_topic(TOPIC, assignments={0: [1, 2]})
         await append(cluster, b"a")
@@ -199,7 +199,7 @@ async def test_a_whole_first_batch_comes_where_the_log_begins_inside_of_it(netwo
         assert cluster.brokers[2].replicas.partition(TOPIC, 0).log_start_offset == 2
 
 
-async def test_a_topic_made_anew_under_its_name_begins_empty(network: MemoryNetwork) -> None:
+async def test_a_recreated_topic_is_empty(network: MemoryNetwork) -> None:
     async with BrokerCluster(3, network=network, properties=QUICK) as cluster:
         cluster.create_topic(TOPIC, 1, 3)
         await append(cluster, b"old")
@@ -212,7 +212,7 @@ async def test_a_topic_made_anew_under_its_name_begins_empty(network: MemoryNetw
         assert values_of(cluster.brokers[3].replicas.partition(TOPIC, 0)) == [b"new"]
 
 
-async def test_the_log_of_a_topic_deleted_meanwhile_is_gone_after_a_restart(network: MemoryNetwork) -> None:
+async def test_a_topic_deleted_while_its_node_was_down_leaves_no_log(network: MemoryNetwork) -> None:
     async with BrokerCluster(2, network=network, properties=QUICK) as cluster:
         cluster.create_topic(TOPIC, 1, 2)
         await append(cluster, b"old")
@@ -263,7 +263,7 @@ async def test_below_min_insync_replicas_nothing_is_written(network: MemoryNetwo
         await until(lambda: are_equal(cluster))
 
 
-async def test_who_waits_hears_that_the_leader_has_moved(network: MemoryNetwork) -> None:
+async def test_a_waiting_request_fails_when_the_leader_moves(network: MemoryNetwork) -> None:
     async with BrokerCluster(2, network=network, properties=QUICK) as cluster:
         cluster.create_topic(TOPIC, assignments={0: [1, 2]})
         for fetcher in cluster.brokers[2].replicas.fetchers.values():
@@ -288,7 +288,7 @@ async def test_many_partitions_share_one_connection_between_two_nodes(network: M
             assert len(broker.replicas.fetchers) == 2
 
 
-async def test_an_unclean_election_loses_what_only_the_old_leader_had_and_the_logs_agree(
+async def test_after_an_unclean_election_the_logs_agree(
     network: MemoryNetwork,
 ) -> None:
     async with BrokerCluster(2, network=network, properties=QUICK) as cluster:
@@ -318,7 +318,7 @@ async def test_a_partition_that_moves_away_leaves_no_log(network: MemoryNetwork)
         assert not broker.replicas.fetchers
 
 
-async def test_a_log_that_cannot_be_deleted_is_said(
+async def test_a_log_that_cannot_be_deleted_is_logged(
     network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(self: LogManager, topic: str, index: int) -> None:
