@@ -174,7 +174,9 @@ class Cleaning:
             cleaned.save_indexes(final=True)
             yield from done_by(cleaned.size, lambda: log.sync_segment(cleaned), is_slow=True)
             self._check()
-        except Exception:
+        except (Exception, GeneratorExit):
+            # Also if the round is closed. A sync that is still running in a thread writes no file afterwards: a stray
+            # file would make the next start drop a later swap.
             cleaned.remove()
             raise
         log.begin_swap(cleaned, group)

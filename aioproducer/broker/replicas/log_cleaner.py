@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aioproducer.broker.log.cleaner.offset_map import OffsetMap
@@ -147,7 +148,11 @@ class LogCleaner:
         partition.log.cleaned_to = part.first_dirty_offset
 
     async def _drive(self, steps: Steps[T]) -> T:
-        """Run ``steps`` to their end, with turns for others in between."""
+        """Run ``steps`` to their end, with turns for others in between; close them if this is cancelled."""
+        with closing(steps):
+            return await self._run_steps(steps)
+
+    async def _run_steps(self, steps: Steps[T]) -> T:
         now = self._host.now
         loop = asyncio.get_running_loop()
         turn_ends = now() + LONGEST_TURN

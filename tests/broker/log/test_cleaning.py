@@ -628,6 +628,22 @@ def test_on_disk_the_files_are_those_of_kafka(tmp_path: Path) -> None:
     assert rows(open_log(DirectoryStorage(tmp_path), COMPACTED, clean=True)) == found
 
 
+def test_a_round_that_is_closed_during_a_sync_leaves_no_file(tmp_path: Path) -> None:
+    """The sync may still run in its thread. A file that it wrote would make the next start drop a later swap."""
+    log = filled(DirectoryStorage(tmp_path))
+    before = rows(log)
+    steps = Cleaning(log, cleanable(log, NOW, log.log_end_offset), OffsetMap(10_000, 1.0, 100), NOW).steps()
+    work = next(steps)
+    while work is None or not work.is_slow:
+        work = next(steps)
+    steps.close()
+    work.run()
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".cleaned"]
+    assert rows(log) == before
+    clean(log)
+    assert without_tombstones(visible_to_readers(log))
+
+
 def test_a_truncation_makes_what_replaces_the_records_dirty() -> None:
     log = compacted()
     for _ in range(20):

@@ -45,7 +45,7 @@ def run_steps(steps: Steps[T]) -> T:
                 continue
             try:
                 result = work.run()
-            except Exception as error:
+            except BaseException as error:
                 work = steps.throw(error)
             else:
                 work = steps.send(result)
