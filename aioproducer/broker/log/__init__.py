@@ -1,4 +1,4 @@
-"""The partition log of the embedded broker: Apache Kafka's files and rules, on disk or in memory, without waiting."""
+"""The partition log of the embedded broker: Apache Kafka's files and rules, on disk or in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an append answers."""
+"""The result of an append."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 
 class AppendInfo(NamedTuple):
-    """Where a batch went."""
+    """The offsets and timestamps of an appended batch."""
 
     first_offset: int
     last_offset: int
     max_timestamp: int
     """Milliseconds, -1 if the records have none."""
     log_append_time_ms: int
-    """What Produce answers: -1 unless the topic stamps the append's time; of a duplicate, the original's timestamp."""
+    """The value for a Produce response: -1 unless the topic stamps append times; of a duplicate, the original's."""
     log_start_offset: int
     is_duplicate: bool
-    """Nothing was written: the offsets are those of the batch that is there."""
+    """Whether the batch is a duplicate. Nothing was written, and the offsets are those of the original."""
     size: int
     """Bytes written."""

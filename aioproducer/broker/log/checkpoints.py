@@ -1,4 +1,4 @@
-"""Kafka's checkpoint files: a version, how many lines follow, and one line an entry (``CheckpointFile``)."""
+"""Kafka's checkpoint files: a version, the number of entries, and one line for each (``CheckpointFile``)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _VERSION = 0
 
 
 class CorruptFileError(KafkaError):
-    """A small file of the log directory is not what it should be."""
+    """The content of a small file in the log directory is invalid."""
 
 
 def read_checkpoint(storage: Storage, name: str) -> list[list[str]]:
-    """The entries of a checkpoint file, each split at its blanks; none where the file is missing or empty.
+    """Return the entries of a checkpoint file, each split at its blanks; none if the file is missing or empty.
 
     Raises:
-        CorruptFileError: the file is something else.
+        CorruptFileError: the file has another form.
     """
     data = storage.read(name)
     if not data:
@@ -37,20 +37,20 @@ def read_checkpoint(storage: Storage, name: str) -> list[list[str]]:
 
 
 def write_checkpoint(storage: Storage, name: str, entries: Iterable[Iterable[object]], *, sync: bool = False) -> None:
-    """Make ``entries`` the whole of a checkpoint file.
+    """Replace the content of a checkpoint file by ``entries``.
 
     Raises:
-        OSError: it could not be written; the file is as it was.
+        OSError: it could not be written; the file is unchanged.
     """
     lines = [" ".join(map(str, entry)) for entry in entries]
     storage.replace(name, "".join(f"{line}\n" for line in (_VERSION, len(lines), *lines)).encode(), sync=sync)
 
 
 def read_offsets(storage: Storage, name: str) -> dict[tuple[str, int], int]:
-    """The offset of each partition in a checkpoint file (``OffsetCheckpointFile``).
+    """Return the offset of each partition in a checkpoint file (``OffsetCheckpointFile``).
 
     Raises:
-        CorruptFileError: the file is something else.
+        CorruptFileError: the file has another form.
     """
     offsets = {}
     for entry in read_checkpoint(storage, name):
@@ -66,10 +66,10 @@ def read_offsets(storage: Storage, name: str) -> dict[tuple[str, int], int]:
 
 
 def write_offsets(storage: Storage, name: str, offsets: Mapping[tuple[str, int], int], *, sync: bool = False) -> None:
-    """Make ``offsets`` the whole of a checkpoint file.
+    """Replace the content of a checkpoint file by ``offsets``.
 
     Raises:
-        OSError: it could not be written; the file is as it was.
+        OSError: it could not be written; the file is unchanged.
     """
     entries = [(topic, partition, offset) for (topic, partition), offset in sorted(offsets.items())]
     write_checkpoint(storage, name, entries, sync=sync)

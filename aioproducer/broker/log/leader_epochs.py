@@ -1,4 +1,4 @@
-"""Where each leader's records begin (KIP-101, ``LeaderEpochFileCache``), and its file ``leader-epoch-checkpoint``."""
+"""The start of each leader's records (KIP-101, ``LeaderEpochFileCache``), and its file ``leader-epoch-checkpoint``."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ UNDEFINED_EPOCH_OFFSET = -1
 
 
 class EpochEntry(NamedTuple):
-    """A leader's epoch and the offset of its first record."""
+    """A leader epoch and the offset of its first record."""
 
     epoch: int
     start_offset: int
 
 
 class LeaderEpochCache:
-    """Entries that rise in epoch and in offset, in memory and in the checkpoint file.
+    """Entries in ascending order of epoch and offset, in memory and in the checkpoint file.
 
-    Changes that an append makes are in the file when they return, but not yet safe from a power loss: :meth:`sync`
-    makes them so before the log's recovery point moves.
+    An append writes its changes to the file. :meth:`sync` makes them survive a power loss, before the log's recovery
+    point rises.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -41,7 +41,7 @@ class LeaderEpochCache:
         """Read the file.
 
         Raises:
-            CorruptFileError: it cannot be read; the log makes the entries anew from its batches.
+            CorruptFileError: it cannot be read; the log rebuilds the entries from its batches.
         """
         entries: list[EpochEntry] = []
         for line in read_checkpoint(self._storage, EPOCH_CHECKPOINT_NAME):
@@ -74,7 +74,7 @@ class LeaderEpochCache:
         return self._entries[0] if self._entries else None
 
     def needs(self, epoch: int, start_offset: int) -> bool:
-        """Whether :meth:`assign` would change anything."""
+        """Return whether :meth:`assign` would change anything."""
         if self._unsaved:
             return True
         if not self._entries:
@@ -83,7 +83,7 @@ class LeaderEpochCache:
         return epoch != last.epoch or start_offset < last.start_offset
 
     def note(self, epoch: int, start_offset: int) -> None:
-        """As :meth:`assign`, without writing the file."""
+        """Do the same as :meth:`assign`, without writing the file."""
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"there is no leader epoch {epoch} from offset {start_offset} on")
         last = self._entries[-1] if self._entries else None
@@ -94,10 +94,10 @@ class LeaderEpochCache:
         self._unsaved = True
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Record that the records from ``start_offset`` on are of ``epoch``; entries that contradict it go.
+        """Record that the records from ``start_offset`` on are of ``epoch``; contradicting entries are removed.
 
         Raises:
-            OSError: the file could not be written; the entries are as they were.
+            OSError: the file could not be written; the entries are unchanged.
             ValueError: epoch or offset is negative.
         """
         before = self._entries
@@ -109,7 +109,7 @@ class LeaderEpochCache:
             raise
 
     def restore(self, entries: list[EpochEntry]) -> None:
-        """Go back to ``entries``, as they were before an append that failed; the file follows with the next change."""
+        """Restore the ``entries`` before an append that failed; the next change writes the file."""
         self._entries = list(entries)
         self._unsaved = True
 
@@ -128,7 +128,7 @@ class LeaderEpochCache:
                 self._unsynced = not sync
 
     def retire(self) -> None:
-        """Write no more: the file may belong to another log by now."""
+        """Stop writing: the file may belong to another log by now."""
         with self._lock:
             self._is_retired = True
 
@@ -137,9 +137,9 @@ class LeaderEpochCache:
         self.save(sync=True)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Where ``epoch`` ends, as OffsetForLeaderEpoch answers: the greatest known epoch up to it, and its end.
+        """Return the greatest known epoch up to ``epoch`` and its end, as in an OffsetForLeaderEpoch response.
 
-        (-1, -1) if ``epoch`` is undefined, or newer than all that is known.
+        (-1, -1) if ``epoch`` is undefined, or newer than all entries.
         """
         if epoch == UNDEFINED_EPOCH or not self._entries:
             return UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
@@ -152,19 +152,19 @@ class LeaderEpochCache:
         return floor, self._entries[higher].start_offset
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch of the record at ``offset``; None if it is older than all entries."""
+        """Return the epoch of the record at ``offset``; ``None`` if it is older than all entries."""
         slot = bisect_right(self._entries, offset, key=_start_offset) - 1
         return self._entries[slot].epoch if slot >= 0 else None
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget entries that begin at ``end_offset`` or later. The file follows with :meth:`save`."""
+        """Remove entries that begin at ``end_offset`` or later. :meth:`save` updates the file."""
         kept = self._entries[: bisect_left(self._entries, end_offset, key=_start_offset)]
         if len(kept) < len(self._entries):
             self._entries = kept
             self._unsaved = True
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget entries that end at ``start_offset`` or before; the one it lies in then begins there."""
+        """Remove entries that end at ``start_offset`` or before; the entry that contains it then begins there."""
         count = bisect_right(self._entries, start_offset, key=_start_offset)
         if count > 1 or (count and self._entries[0].start_offset != start_offset):
             first = EpochEntry(self._entries[count - 1].epoch, start_offset)
@@ -172,7 +172,7 @@ class LeaderEpochCache:
             self._unsaved = True
 
     def clear(self) -> None:
-        """Forget all entries. The file follows with :meth:`save`."""
+        """Remove all entries. :meth:`save` updates the file."""
         if self._entries:
             self._entries = []
             self._unsaved = True

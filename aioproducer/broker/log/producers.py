@@ -1,4 +1,4 @@
-"""What a partition remembers of one producer, and its snapshot files' format (``ProducerStateEntry``)."""
+"""The state of one producer in a partition, and the format of snapshot files (``ProducerStateEntry``)."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class ProducerState:
         self.last_timestamp = last_timestamp
         self.batches: list[BatchMetadata] = []
         self.coordinator_epoch = -1
-        """Of the coordinator that ended the last transaction, -1 where none is known."""
+        """The epoch of the coordinator that ended the last transaction, -1 if none is known."""
         self.current_transaction_first_offset = NO_TRANSACTION
-        """Where its open transaction begins in this partition."""
+        """The first offset of its open transaction in this partition."""
 
     @property
     def last_sequence(self) -> int:
-        """The newest sequence number, -1 if none is known of this epoch."""
+        """The newest sequence number, -1 if none of this epoch is known."""
         return self.batches[-1].last_sequence if self.batches else -1
 
     @property
@@ -63,7 +63,7 @@ class ProducerState:
         return self.current_transaction_first_offset != NO_TRANSACTION
 
     def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
-        """The batch that ``header`` repeats, among those remembered."""
+        """Return the remembered batch that ``header`` repeats."""
         if header.producer_epoch != self.producer_epoch:
             return None
         first_sequence = header.base_sequence
@@ -85,7 +85,7 @@ class ProducerState:
 
 
 def encode_snapshot(producers: dict[int, ProducerState]) -> bytes:
-    """A snapshot file: version, CRC-32C of what follows, and an entry for each producer."""
+    """Return a snapshot file: version, CRC-32C of the rest, and an entry for each producer."""
     entries = []
     for producer_id, state in producers.items():
         last = state.batches[-1] if state.batches else BatchMetadata(-1, -1, 0, -1)
@@ -108,10 +108,10 @@ def encode_snapshot(producers: dict[int, ProducerState]) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> dict[int, ProducerState]:
-    """What a snapshot file holds.
+    """Return the producers in a snapshot file.
 
     Raises:
-        CorruptFileError: the file is torn or of another version.
+        CorruptFileError: the file is incomplete or of another version.
     """
     try:
         version, checksum, count = _SNAPSHOT_HEADER.unpack_from(data)

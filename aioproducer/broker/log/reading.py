@@ -12,12 +12,12 @@ from aioproducer.broker.log.validation import MAX_DECOMPRESSED_BYTES
 from aioproducer.compression.base import Buffer
 
 MAX_READ_BYTES = 8 * 1024 * 1024
-"""The most bytes that one read takes from a file, unless a single batch is larger: reading them holds the loop for less
-than 5 ms when they are in the page cache."""
+"""Maximum bytes of one read, unless a single batch is larger. From the page cache they block the loop for less than
+5 ms."""
 
 
 class TimestampOffset(NamedTuple):
-    """A record found by its time."""
+    """A record that was found by its timestamp."""
 
     timestamp: int
     offset: int
@@ -34,7 +34,7 @@ def read_batches(
     log_end_offset: int,
     min_one_batch: bool,
 ) -> tuple[list[Buffer], int]:
-    """Whole batches of the first segment that has any from ``offset`` on, and up to where; see ``Log.read``."""
+    """Return whole batches of the first segment with any from ``offset`` on, and their end; see ``Log.read``."""
     max_bytes = min(max_bytes, MAX_READ_BYTES)
     for index in range(max(0, bisect_right(bases, offset) - 1), len(segments)):
         end = bases[index + 1] if index + 1 < len(bases) else log_end_offset
@@ -47,7 +47,7 @@ def read_batches(
 def find_aborted(
     segments: Sequence[Segment], bases: Sequence[int], offset: int, up_to: int
 ) -> list[AbortedTransaction]:
-    """The aborted transactions with records from ``offset`` on and below ``up_to``, in the order of their markers."""
+    """Return the aborted transactions with records from ``offset`` on and below ``up_to``, ordered by markers."""
     found: list[AbortedTransaction] = []
     for index in range(max(0, bisect_right(bases, offset) - 1), len(segments)):
         if segments[index].transaction_index.collect(offset, up_to, found):
@@ -56,7 +56,7 @@ def find_aborted(
 
 
 def find_timestamp(segments: Sequence[Segment], timestamp: int, from_offset: int) -> TimestampOffset | None:
-    """The first record at ``from_offset`` or later that is not older than ``timestamp``."""
+    """Return the first record from ``from_offset`` on that is not older than ``timestamp``."""
     for segment in segments:
         if segment.max_timestamp >= timestamp:
             found = segment.find_timestamp(timestamp, from_offset, MAX_DECOMPRESSED_BYTES)
@@ -66,7 +66,7 @@ def find_timestamp(segments: Sequence[Segment], timestamp: int, from_offset: int
 
 
 def find_max_timestamp(segments: Sequence[Segment]) -> TimestampOffset | None:
-    """The first record with the greatest timestamp; None if no record has one."""
+    """Return the first record with the greatest timestamp; ``None`` if no record has one."""
     newest = max(segments, key=lambda segment: segment.max_timestamp)
     if newest.max_timestamp < 0:
         return None

@@ -1,4 +1,4 @@
-"""Which segments are too old or too many (``UnifiedLog.deleteOldSegments``)."""
+"""The segments that retention deletes (``UnifiedLog.deleteOldSegments``)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def count_old_segments(
     log_end_offset: int,
     high_watermark: int,
 ) -> int:
-    """How many segments must go, counted from the oldest.
+    """Return the number of segments to delete, counted from the oldest.
 
-    First those that end at or below the log's start, then as many as fit between the log's size and
-    ``retention.bytes``, then those whose newest record is older than ``retention.ms``. Only whole segments go, none
-    that reaches above ``high_watermark``; an active one that is empty stays.
+    First segments that end at or below the log's start are deleted, then those by which the log exceeds
+    ``retention.bytes``, then those with a newest record older than ``retention.ms``. Only whole segments are deleted,
+    and none that reaches above ``high_watermark``. An empty active one stays.
     """
 
     def end_of(index: int) -> int:
@@ -53,5 +53,5 @@ def count_old_segments(
 
 
 def _newest(segment: Segment) -> int:
-    """The time of the newest record; where records have none, of the segment's opening."""
+    """Return the timestamp of the newest record; without timestamps, the time when the segment was opened."""
     return segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
