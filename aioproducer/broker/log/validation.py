@@ -1,4 +1,4 @@
-"""What a batch must be to get into the log (``LogValidator``, ``UnifiedLog.analyzeAndValidateRecords``)."""
+"""The checks of a batch before its append (``LogValidator``, ``UnifiedLog.analyzeAndValidateRecords``)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from aioproducer.wire.record_batch import (
 from aioproducer.wire.record_survey import RecordSurvey, as_int64, survey_records
 
 MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
-"""The most bytes a client's batch may be when decompressed, where its records must be looked at."""
+"""Maximum decompressed size in bytes of a batch with records that must be read."""
 
 _HEADER = Struct(">qiibIhiqqqhii")
 _UINT32 = Struct(">I")
@@ -53,7 +53,7 @@ _INT16 = Struct(">h")
 
 
 class BatchHeader(NamedTuple):
-    """The fields of a batch's header, read at once."""
+    """The fields of a batch's header."""
 
     base_offset: int
     batch_length: int
@@ -81,7 +81,7 @@ class BatchHeader(NamedTuple):
 
 
 class RecordError(NamedTuple):
-    """Why a record of a refused batch was refused (KIP-467)."""
+    """The reason why a record of a rejected batch is invalid (KIP-467)."""
 
     batch_index: int
     message: str
@@ -90,44 +90,44 @@ class RecordError(NamedTuple):
         return f"RecordError(batchIndex={self.batch_index}, message='{self.message}')"
 
 
-class _RecordsRefusedError(KafkaError):
+class _RecordsRejectedError(KafkaError):
     record_errors: tuple[RecordError, ...] = ()
 
 
-class InvalidRecordsError(_RecordsRefusedError, InvalidRecordError):
-    """Some records of a batch are not valid."""
+class InvalidRecordsError(_RecordsRejectedError, InvalidRecordError):
+    """Some records of a batch are invalid."""
 
 
-class InvalidTimestampsError(_RecordsRefusedError, InvalidTimestampError):
+class InvalidTimestampsError(_RecordsRejectedError, InvalidTimestampError):
     """Some records of a batch have a timestamp too far from the broker's clock."""
 
 
 def record_errors(error: BaseException) -> tuple[RecordError, ...]:
-    """Which records of the batch ``error`` is about, as Produce answers from version 8 on; none if it is the whole."""
-    return error.record_errors if isinstance(error, _RecordsRefusedError) else ()
+    """Return the invalid records that ``error`` names, for Produce responses from version 8 on."""
+    return error.record_errors if isinstance(error, _RecordsRejectedError) else ()
 
 
 class OffsetsOutOfOrderError(KafkaError):
-    """A follower was given batches whose offsets do not rise."""
+    """The offsets of a follower's batches are not in ascending order."""
 
 
 class UnexpectedAppendOffsetError(KafkaError):
-    """A follower was given batches that begin below its log's end."""
+    """A follower's batches begin below the end of its log."""
 
     first_offset = -1
     last_offset = -1
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position``, where 61 bytes are. Checks nothing."""
+    """Return the header at ``position``, which has 61 bytes. Nothing is checked."""
     return BatchHeader._make(_HEADER.unpack_from(buffer, position))
 
 
 def split_batches(view: memoryview, topic_partition: str) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Each whole batch in ``view``; the part of one at the end is left out (``ByteBufferLogInputStream``).
+    """Yield each whole batch in ``view``; an incomplete one at the end is ignored (``ByteBufferLogInputStream``).
 
     Raises:
-        CorruptRecordError: the length is impossible, or the format is none that exists.
+        CorruptRecordError: the length is invalid, or the format version is unknown.
         InvalidRecordError: the batch is of a format older than 2.
     """
     position, end = 0, len(view)
@@ -157,10 +157,10 @@ def split_batches(view: memoryview, topic_partition: str) -> Iterator[tuple[Batc
 
 
 def check_checksum(header: BatchHeader, view: memoryview, topic_partition: str) -> None:
-    """Check that ``view`` is what the header's CRC was made of.
+    """Compare the checksum of ``view`` with the header's CRC.
 
     Raises:
-        CorruptRecordError: it is not.
+        CorruptRecordError: they differ.
     """
     if crc32c((view[ATTRIBUTES_OFFSET:],)) != header.checksum:
         raise CorruptRecordError(
@@ -171,11 +171,11 @@ def check_checksum(header: BatchHeader, view: memoryview, topic_partition: str) 
 def validate_for_follower(
     records: Buffer, next_offset: int, log_start_offset: int, topic_partition: str
 ) -> list[tuple[BatchHeader, memoryview]]:
-    """The whole batches in what a leader sent, once they were checked.
+    """Check and return the whole batches that a leader sent.
 
     Raises:
         CorruptRecordError: a checksum or a length is wrong.
-        OffsetsOutOfOrderError: the batches' offsets do not rise.
+        OffsetsOutOfOrderError: the batches' offsets are not in ascending order.
         UnexpectedAppendOffsetError: the first batch begins below ``next_offset``.
     """
     batches: list[tuple[BatchHeader, memoryview]] = []
@@ -201,7 +201,7 @@ def validate_for_follower(
 
 
 def read_marker(header: BatchHeader, view: Buffer, where: str) -> ControlRecord | None:
-    """The marker that ends a transaction in a batch that was checked; None in any other batch.
+    """Return the marker that ends a transaction in a checked batch; ``None`` for other batches.
 
     Raises:
         CorruptRecordError: the batch is a control batch, and its record cannot be read.
@@ -216,7 +216,7 @@ def read_marker(header: BatchHeader, view: Buffer, where: str) -> ControlRecord 
 
 
 class Validated(NamedTuple):
-    """A batch that may be appended, its header as it will be stored but for offset and epoch."""
+    """A valid batch. Its header is stored as it is, except for offset and epoch."""
 
     header: BatchHeader
     view: memoryview
@@ -228,11 +228,11 @@ class Validated(NamedTuple):
 def validate_for_leader(
     records: Buffer, config: LogConfig, now_ms: int, *, is_client: bool, topic_partition: str
 ) -> Validated:
-    """Check what a client, or the coordinator of this node, wants to append; stamp the append's time if asked to.
+    """Check the batch of a client, or of a coordinator on this node, and stamp the append's time if configured.
 
-    The header is always checked. The records are read, as Kafka reads them, where ``validate_records`` is set, and
-    otherwise only where the topic is compacted (each needs a key) or stores another codec than the batch came with.
-    Compressed records are read up to ``MAX_DECOMPRESSED_BYTES``.
+    The header is always checked. The records are read, as in Kafka, if ``validate_records`` is set. Otherwise they are
+    read only if the topic is compacted (each needs a key) or stores another codec than the batch has. Compressed
+    records are read up to ``MAX_DECOMPRESSED_BYTES``.
 
     Raises:
         CorruptRecordError: checksum or lengths are wrong.
@@ -273,7 +273,7 @@ def validate_for_leader(
 
 
 def _target_codec(header: BatchHeader, config: LogConfig) -> int:
-    """The id of the codec that the batch is to be stored with."""
+    """Return the id of the codec that the batch is stored with."""
     if config.compression_type == "producer":
         return header.attributes & COMPRESSION_CODEC_MASK
     return codec("none" if config.compression_type == "uncompressed" else config.compression_type).id
@@ -322,7 +322,7 @@ def _check_header(header: BatchHeader, topic_partition: str, *, is_client: bool)
 
 
 def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int, topic_partition: str) -> None:
-    """What can be told of the records' timestamps without reading them: those of the first, and of the latest."""
+    """Check the timestamps in the header: those of the first record and of the latest."""
     is_stamped = bool(header.attributes & TIMESTAMP_TYPE_FLAG)
     bounds = [(header.record_count - 1, header.max_timestamp)]
     if not is_stamped:
@@ -336,7 +336,7 @@ def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int, topic
         if text is not None:
             texts.setdefault(index, text)
     if texts:
-        raise _refused(InvalidTimestampsError, [RecordError(index, text) for index, text in texts.items()])
+        raise _rejection(InvalidTimestampsError, [RecordError(index, text) for index, text in texts.items()])
 
 
 def _range_error(offset: int, timestamp: int, config: LogConfig, now_ms: int) -> str | None:
@@ -352,11 +352,13 @@ def _range_error(offset: int, timestamp: int, config: LogConfig, now_ms: int) ->
 
 
 def _type_error(which: str) -> str:
-    """What is said of a batch whose producer claims to know the time of the append."""
+    """Return the error text for a batch with a timestamp type that only brokers set."""
     return f"Invalid timestamp type in message {which}. Producer should not set timestamp type to LogAppendTime."
 
 
-def _refused(error_class: type[InvalidRecordsError | InvalidTimestampsError], errors: list[RecordError]) -> KafkaError:
+def _rejection(
+    error_class: type[InvalidRecordsError | InvalidTimestampsError], errors: list[RecordError]
+) -> KafkaError:
     if issubclass(error_class, InvalidTimestampsError):
         error: InvalidRecordsError | InvalidTimestampsError = InvalidTimestampsError(
             "One or more records have been rejected due to invalid timestamp"
@@ -373,7 +375,7 @@ def _refused(error_class: type[InvalidRecordsError | InvalidTimestampsError], er
 def _check_records(
     header: BatchHeader, view: memoryview, config: LogConfig, now_ms: int, target: int, topic_partition: str
 ) -> tuple[BatchHeader, memoryview]:
-    """Read every record; write the batch anew where its codec is not ``target``."""
+    """Read every record, and encode the batch again if its codec is not ``target``."""
     source = header.attributes & COMPRESSION_CODEC_MASK
     body: Buffer = view[BATCH_HEADER_SIZE:]
     try:
@@ -387,14 +389,14 @@ def _check_records(
         latest = max(header.max_timestamp, NO_TIMESTAMP)
         survey = survey._replace(earliest=header.max_timestamp, latest=latest)
     if _is_suspect(survey, header, config, now_ms):
-        _refuse_bad_records(header, body, config, now_ms, target, topic_partition)
+        _reject_invalid_records(header, body, config, now_ms, target, topic_partition)
     if target == source != 0 and not survey.is_dense:
-        # Kafka would write the batch anew, and fails as it has not read keys and values.
+        # Kafka would encode the batch again, and fails because it has not read keys and values.
         raise InvalidRecordError(
             f"Offset deltas of a compressed record batch are not in order in topic partition {topic_partition}"
         )
     if target != source:
-        return _write_anew(header, body, survey.latest, target, config, topic_partition)
+        return _encode_again(header, body, survey.latest, target, config, topic_partition)
     if config.message_timestamp_type == "CreateTime" and survey.latest != header.max_timestamp:
         _INT64.pack_into(view, MAX_TIMESTAMP_OFFSET, survey.latest)
         header = _with_checksum(header._replace(max_timestamp=survey.latest), view)
@@ -402,7 +404,7 @@ def _check_records(
 
 
 def _is_suspect(survey: RecordSurvey, header: BatchHeader, config: LogConfig, now_ms: int) -> bool:
-    """Whether a record may be one that is refused; False only where none is."""
+    """Return whether a record may be invalid; False only if all are valid."""
     if config.compacts and not survey.has_keys:
         return True
     is_stamped = bool(header.attributes & TIMESTAMP_TYPE_FLAG)
@@ -416,7 +418,7 @@ def _is_suspect(survey: RecordSurvey, header: BatchHeader, config: LogConfig, no
 
 
 class _Record(NamedTuple):
-    """A record of a batch that is refused or written anew."""
+    """A record of a batch that is rejected or encoded again."""
 
     offset: int
     timestamp: int
@@ -426,7 +428,7 @@ class _Record(NamedTuple):
 
 
 def _read_records(header: BatchHeader, body: Buffer) -> Iterator[_Record]:
-    """The records of a batch that was surveyed."""
+    """Yield the records of a batch that was surveyed."""
     append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_FLAG else None
     data = bytes(body)
     position = 0
@@ -442,10 +444,10 @@ def _read_records(header: BatchHeader, body: Buffer) -> Iterator[_Record]:
         )
 
 
-def _refuse_bad_records(
+def _reject_invalid_records(
     header: BatchHeader, body: Buffer, config: LogConfig, now_ms: int, target: int, topic_partition: str
 ) -> None:
-    """Raise what names each record that is not valid (``LogValidator.validateRecord``), if there is one."""
+    """Raise an error that names each invalid record, if there is one (``LogValidator.validateRecord``)."""
     source = header.attributes & COMPRESSION_CODEC_MASK
     is_stamped = bool(header.attributes & TIMESTAMP_TYPE_FLAG)
     errors: list[RecordError] = []
@@ -457,7 +459,7 @@ def _refuse_bad_records(
             if config.message_timestamp_type == "CreateTime" and record.timestamp != NO_TIMESTAMP:
                 text = _range_error(record.offset, record.timestamp, config, now_ms)
             elif is_stamped:
-                # Kafka does not look at keys and values of a batch that stays compressed as it is.
+                # Kafka does not read keys and values of a batch that keeps its codec.
                 text = _type_error(_description(record, is_partial=target == source != 0))
             else:
                 text = None
@@ -465,11 +467,11 @@ def _refuse_bad_records(
         if text is not None:
             errors.append(RecordError(index, text))
     if errors:
-        raise _refused(InvalidTimestampsError if are_timestamps_wrong else InvalidRecordsError, errors)
+        raise _rejection(InvalidTimestampsError if are_timestamps_wrong else InvalidRecordsError, errors)
 
 
 def _description(record: _Record, *, is_partial: bool) -> str:
-    """The record as Kafka's texts name it."""
+    """Return the description of a record in Kafka's error texts."""
     key = -1 if record.key is None else len(record.key)
     value = -1 if record.value is None else len(record.value)
     if not is_partial:
@@ -478,7 +480,7 @@ def _description(record: _Record, *, is_partial: bool) -> str:
     return f"{kind}(offset={record.offset}, timestamp={record.timestamp}, key={key} bytes, value={value} bytes)"
 
 
-def _write_anew(
+def _encode_again(
     header: BatchHeader, body: Buffer, latest: int, target: int, config: LogConfig, topic_partition: str
 ) -> tuple[BatchHeader, memoryview]:
     records = list(_read_records(header, body))
@@ -503,7 +505,7 @@ def _write_anew(
 
 
 def _stamp_time(header: BatchHeader, view: memoryview, config: LogConfig, now_ms: int) -> Validated:
-    """Make timestamp type and greatest timestamp what the topic says."""
+    """Set the timestamp type and the greatest timestamp that the topic's configuration requires."""
     if config.message_timestamp_type == "LogAppendTime":
         _INT64.pack_into(view, MAX_TIMESTAMP_OFFSET, now_ms)
         header = header._replace(max_timestamp=now_ms, attributes=header.attributes | TIMESTAMP_TYPE_FLAG)
