@@ -72,6 +72,7 @@ LEVELS = {
     "-O2": (
         "core.batching.accumulator",
         "core.batching.batch",
+        "core.fetching.columns",
         "core.fetching.records",
         "core.outcomes.delivery",
     ),

@@ -36,6 +36,7 @@ COMPILED_MODULES = (
     "aioproducer.core.columns.batch_runs",
     "aioproducer.core.columns.binary_column",
     "aioproducer.core.columns.record_columns",
+    "aioproducer.core.fetching.columns",
     "aioproducer.core.fetching.records",
     "aioproducer.core.metadata.cluster_metadata",
     "aioproducer.core.outcomes.delivery",

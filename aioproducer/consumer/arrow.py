@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from aioproducer.errors import ConfigurationError
 if TYPE_CHECKING:
     import pyarrow
 
-    from aioproducer.core.fetching.records import ConsumerRecord
+    from aioproducer.core.fetching.columns import BinaryRows, RecordColumns
 
 
 def require_pyarrow() -> None:
@@ -27,12 +28,12 @@ def require_pyarrow() -> None:
         raise ConfigurationError("poll_arrow needs the Python package 'pyarrow': pip install pyarrow") from error
 
 
-def record_batch(runs: Iterable[Sequence[ConsumerRecord]]) -> pyarrow.RecordBatch:
-    """Return the records of all ``runs`` as the rows of one batch."""
+@cache
+def _schema() -> Any:
     import pyarrow
 
     header = pyarrow.struct([pyarrow.field("key", pyarrow.string(), nullable=False), ("value", pyarrow.binary())])
-    schema = pyarrow.schema(
+    return pyarrow.schema(
         [
             pyarrow.field("topic", pyarrow.dictionary(pyarrow.int32(), pyarrow.string()), nullable=False),
             pyarrow.field("partition", pyarrow.int32(), nullable=False),
@@ -44,38 +45,53 @@ def record_batch(runs: Iterable[Sequence[ConsumerRecord]]) -> pyarrow.RecordBatc
             pyarrow.field("leader_epoch", pyarrow.int32()),
         ]
     )
-    runs = [run for run in runs if run]
-    rows = [record for run in runs for record in run]
-    _, _, offsets, timestamps, keys, values, headers, epochs = zip(*rows, strict=True) if rows else [()] * len(schema)
-    names = list(dict.fromkeys(run[0].topic for run in runs))
-    # All records of a run are of one partition: no object for each row.
-    topics = [_repeated(pyarrow, names.index(run[0].topic), len(run)) for run in runs]
-    partitions = [_repeated(pyarrow, run[0].partition, len(run)) for run in runs]
-    none = [pyarrow.array([], pyarrow.int32())]
-    if any(headers):
-        pairs = [[{"key": key, "value": value} for key, value in each] for each in headers]
-        header_column = pyarrow.array(pairs, pyarrow.list_(header))
-    else:
-        ends = _repeated(pyarrow, 0, len(rows) + 1)
-        header_column = pyarrow.ListArray.from_arrays(ends, pyarrow.array([], header))
-    return pyarrow.record_batch(
+
+
+def record_batch(columns: RecordColumns) -> pyarrow.RecordBatch:
+    """Return the rows as one batch, which has the memory of ``columns`` from now on."""
+    import pyarrow
+
+    schema = _schema()
+    names = list(dict.fromkeys(name.topic for name, _, _ in columns.runs))
+    topics = [(names.index(name.topic), rows) for name, _, rows in columns.runs]
+    partitions = [(name.partition, rows) for name, _, rows in columns.runs]
+    epochs = [(-1 if epoch is None else epoch, rows) for _, epoch, rows in columns.runs]
+    count = columns.count
+    epoch_column = _repeated(pyarrow, epochs)
+    if any(epoch is None for _, epoch, _ in columns.runs):
+        epoch_column = pyarrow.array([None if each < 0 else each for each in epoch_column.to_pylist()], pyarrow.int32())
+    return pyarrow.RecordBatch.from_arrays(
         [
-            pyarrow.DictionaryArray.from_arrays(
-                pyarrow.concat_arrays(topics or none), pyarrow.array(names, pyarrow.string())
-            ),
-            pyarrow.concat_arrays(partitions or none),
-            pyarrow.array(offsets, pyarrow.int64()),
-            pyarrow.array(timestamps, pyarrow.int64()).view(pyarrow.timestamp("ms", tz="UTC")),
-            pyarrow.array(keys, pyarrow.binary()),
-            pyarrow.array(values, pyarrow.binary()),
-            header_column,
-            pyarrow.array(epochs, pyarrow.int32()),
+            pyarrow.DictionaryArray.from_arrays(_repeated(pyarrow, topics), pyarrow.array(names, pyarrow.string())),
+            _repeated(pyarrow, partitions),
+            pyarrow.Array.from_buffers(pyarrow.int64(), count, [None, pyarrow.py_buffer(columns.offsets)]),
+            pyarrow.Array.from_buffers(schema.types[3], count, [None, pyarrow.py_buffer(columns.timestamps)]),
+            _binary(pyarrow, columns.keys),
+            _binary(pyarrow, columns.values),
+            _headers(pyarrow, schema.types[6], columns),
+            epoch_column,
         ],
         schema=schema,
     )
 
 
-def _repeated(pyarrow: ModuleType, number: int, count: int) -> Any:
-    """Return an int32 array of equal numbers, without an object for each."""
-    data = pyarrow.py_buffer(number.to_bytes(4, sys.byteorder, signed=True) * count)
-    return pyarrow.Array.from_buffers(pyarrow.int32(), count, [None, data])
+def _binary(pyarrow: ModuleType, rows: BinaryRows) -> Any:
+    validity = pyarrow.py_buffer(rows.validity) if rows.nulls else None
+    buffers = [validity, pyarrow.py_buffer(rows.ends), pyarrow.py_buffer(rows.data)]
+    return pyarrow.Array.from_buffers(pyarrow.binary(), rows.count, buffers, rows.nulls)
+
+
+def _headers(pyarrow: ModuleType, kind: Any, columns: RecordColumns) -> Any:
+    if not columns.headers:
+        ends = _repeated(pyarrow, [(0, columns.count + 1)])
+        return pyarrow.ListArray.from_arrays(ends, pyarrow.array([], kind.value_type))
+    pairs: list[list[dict[str, object]]] = [[] for _ in range(columns.count)]
+    for row, headers in columns.headers:
+        pairs[row] = [{"key": key, "value": value} for key, value in headers]
+    return pyarrow.array(pairs, kind)
+
+
+def _repeated(pyarrow: ModuleType, runs: Sequence[tuple[int, int]]) -> Any:
+    """Return an int32 array of runs of equal numbers, without an object for each row."""
+    data = b"".join([number.to_bytes(4, sys.byteorder, signed=True) * count for number, count in runs])
+    return pyarrow.Array.from_buffers(pyarrow.int32(), len(data) // 4, [None, pyarrow.py_buffer(data)])

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, TypeAlias
 
 from aioproducer.core.fetching.buffer import decompressed
+from aioproducer.core.fetching.columns import RecordColumns
 from aioproducer.deserializers import ResolvedDeserializer
 from aioproducer.errors import KafkaError, ProtocolError, RecordDeserializationError
 from aioproducer.record import TopicPartition
@@ -34,6 +35,10 @@ SLICE_BYTES = 256 * 1024
 THREAD_BYTES = 64 * 1024
 """Compressed bytes from which a batch is decompressed in a thread: below, waking a thread takes longer."""
 MAX_WORKERS = 2
+COLUMN_BYTES = 2 * 1024 * 1024
+"""Bytes of keys and values that are copied into columns at a time, as long as a turn of the loop may take."""
+COLUMN_ROWS = 10_000
+"""Rows that are copied at a time, likewise."""
 
 
 class RecordDecoder:
@@ -60,8 +65,10 @@ class RecordDecoder:
         self._freed = freed
         self._executor: ThreadPoolExecutor | None = None
         # The batch that a thread decompresses: a cancelled call leaves it to the next one.
-        self._decompressing: tuple[RecordBatch, asyncio.Future[bytes]] | None = None
+        self._decompressing: tuple[RecordBatch, asyncio.Future[bytes | memoryview]] | None = None
         self._turn_began = perf_counter()
+        self.columns = RecordColumns()
+        """What ``take_columns`` returns."""
 
     @property
     def is_plain(self) -> bool:
@@ -77,10 +84,7 @@ class RecordDecoder:
             RecordDeserializationError: the next record cannot be deserialized, and none before it is ready.
         """
         records, buffer = self._fetcher.records, self._fetcher.buffer
-        if buffer.has_room_again:
-            # The caller has taken records, and requests may have waited for their memory.
-            buffer.has_room_again = False
-            self._freed()
+        self._room_again()
         count = records.ready_count()
         while count < limit and (count == 0 or buffer.may_decode):
             batches = records.next_batches()
@@ -106,6 +110,60 @@ class RecordDecoder:
                 self.turn_begins()
         return records.ready_count()
 
+    async def prepare_columns(self, limit: int) -> int:
+        """Make ``columns`` of up to ``limit`` records if they are prefetched; return how many rows there are.
+
+        Nothing is awaited once there is a row, so that a cancelled call loses none: the next ``take_columns`` has to
+        follow at once. There are fewer rows than ``limit`` if they take too long to copy.
+
+        Raises:
+            KafkaError: the codec's library is not installed.
+        """
+        self._room_again()
+        records = self._fetcher.records
+        limit = min(limit, COLUMN_ROWS)
+        while self.columns.count < limit and self.columns.size < COLUMN_BYTES and (ready := records.take_one()):
+            # A call for records was cancelled, or has returned fewer.
+            self.columns.append_record(ready)
+        while self.columns.count < limit and self.columns.size < COLUMN_BYTES:
+            batches = records.next_batches()
+            if batches is None:
+                break
+            if not self._read_columns(batches, limit):
+                if self.columns.count:
+                    break
+                await self._decompress_in_thread(batches)
+            elif not self.columns.count and perf_counter() - self._turn_began > LONGEST_TURN:
+                await asyncio.sleep(0)
+                self.turn_begins()
+        return self.columns.count
+
+    def take_columns(self) -> RecordColumns:
+        """Return the columns of ``prepare_columns``; the next ones are new."""
+        columns, self.columns = self.columns, RecordColumns()
+        return columns
+
+    def _read_columns(self, batches: FetchedBatches, limit: int) -> bool:
+        """As ``_read``, into ``columns``."""
+        records, columns = self._fetcher.records, self.columns
+        try:
+            if not self._open(batches):
+                return False
+            if batches.reader is not None:
+                records.read_columns(batches, columns, limit - columns.count, COLUMN_BYTES - columns.size)
+                if batches.is_batch_read:
+                    records.end_turn(batches)
+        except ProtocolError as error:
+            self._fetcher.corrupt(batches, error)
+        return True
+
+    def _room_again(self) -> None:
+        """Let requests go on that may have waited for the memory of records which the caller has taken."""
+        buffer = self._fetcher.buffer
+        if buffer.has_room_again:
+            buffer.has_room_again = False
+            self._freed()
+
     def turn_begins(self) -> None:
         """Note that the loop has just run others."""
         self._turn_began = perf_counter()
@@ -115,26 +173,37 @@ class RecordDecoder:
 
         Return False if the open batch must be decompressed in a thread first.
         """
-        fetcher = self._fetcher
-        partition = batches.partition
         try:
-            if batches.batch is None or batches.is_batch_read:
-                was_full = fetcher.is_full(partition)
-                if batches.open_batch() is None:
-                    fetcher.records.finish(batches)
-                    self._freed()
-                    return True
-                if was_full and not fetcher.is_full(partition):
-                    self._freed()
-            if batches.reader is None:
-                batch = batches.batch
-                if batch is None or (batch.compression_id and batch.size_in_bytes >= THREAD_BYTES):
-                    return batch is None
-                batches.set_body(decompressed(batch))
-            if not batches.raw:
+            if not self._open(batches):
+                return False
+            if batches.reader is not None and not batches.raw:
                 batches.read(limit, SLICE_BYTES)
         except ProtocolError as error:
-            fetcher.corrupt(batches, error)
+            self._fetcher.corrupt(batches, error)
+        return True
+
+    def _open(self, batches: FetchedBatches) -> bool:
+        """Open the next batch, with its body, if the batch before was read; drop ``batches`` at their end.
+
+        Return False if the open batch must be decompressed in a thread first.
+
+        Raises:
+            ProtocolError: the batch is corrupt.
+        """
+        fetcher = self._fetcher
+        if batches.batch is None or batches.is_batch_read:
+            was_full = fetcher.is_full(batches.partition)
+            if batches.open_batch() is None:
+                fetcher.records.finish(batches)
+                self._freed()
+                return True
+            if was_full and not fetcher.is_full(batches.partition):
+                self._freed()
+        batch = batches.batch
+        if batches.reader is None and batch is not None:
+            if batch.compression_id and batch.size_in_bytes >= THREAD_BYTES:
+                return False
+            batches.set_body(decompressed(batch))
         return True
 
     async def _decompress_in_thread(self, batches: FetchedBatches) -> None:
@@ -157,7 +226,7 @@ class RecordDecoder:
         except ProtocolError as error:
             self._fetcher.corrupt(batches, error)
 
-    def _begin_decompression(self, batch: RecordBatch) -> asyncio.Future[bytes]:
+    def _begin_decompression(self, batch: RecordBatch) -> asyncio.Future[bytes | memoryview]:
         if self._executor is None:
             from concurrent.futures import ThreadPoolExecutor
 
@@ -169,7 +238,7 @@ class RecordDecoder:
         except RuntimeError:
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._executor = None
-        done: asyncio.Future[bytes] = self._loop.create_future()
+        done: asyncio.Future[bytes | memoryview] = self._loop.create_future()
         try:
             done.set_result(decompressed(batch))
         except KafkaError as error:
@@ -227,7 +296,7 @@ class RecordDecoder:
             self._executor = None
 
 
-def _retrieve_error(work: asyncio.Future[bytes]) -> None:
+def _retrieve_error(work: asyncio.Future[bytes | memoryview]) -> None:
     """Let no error count as overlooked: if no call needs the batch any longer, none asks for its error."""
     if not work.cancelled():
         work.exception()

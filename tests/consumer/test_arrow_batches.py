@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aioproducer import ConsumerRecord
+from aioproducer.core.fetching.columns import RecordColumns
 
 pyarrow = pytest.importorskip("pyarrow")
 
@@ -17,7 +18,11 @@ def record(topic, partition, offset, **options):
 
 
 def rows(*runs):
-    batch = record_batch(runs)
+    columns = RecordColumns()
+    for run in runs:
+        for each in run:
+            columns.append_record(each)
+    batch = record_batch(columns)
     batch.validate(full=True)
     return [
         {**row, "timestamp_ms": int(row["timestamp_ms"].timestamp() * 1000)} | {"headers": row["headers"]}
@@ -42,7 +47,7 @@ def test_each_field_is_a_column(headers):
 
 
 def test_no_records_are_a_batch_without_rows():
-    batch = record_batch([])
+    batch = record_batch(RecordColumns())
+    batch.validate(full=True)
     assert batch.num_rows == 0
     assert batch.schema.names == list(ConsumerRecord._fields)
-    assert record_batch([[]]).schema == batch.schema

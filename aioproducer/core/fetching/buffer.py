@@ -27,6 +27,7 @@ from aioproducer.wire.record_batch import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from aioproducer.core.fetching.columns import RecordColumns
     from aioproducer.core.fetching.partition import AssignedPartition
     from aioproducer.wire.record_batch import Buffer
 
@@ -153,7 +154,7 @@ class FetchedBatches:
             behind = self.partition.high_watermark
         return behind if behind > self.first else None
 
-    def set_body(self, body: bytes) -> None:
+    def set_body(self, body: bytes | memoryview) -> None:
         """Set the decompressed body of the open batch."""
         assert self.batch is not None
         assert self.reader is None
@@ -176,6 +177,24 @@ class FetchedBatches:
         if self.is_batch_read:
             # Compaction has removed every record that the caller has not read.
             self.partition.passed(position_behind(self.batch))
+
+    def read_columns(self, columns: RecordColumns, limit: int, most_bytes: int) -> None:
+        """As ``read``, into the rows of ``columns``; the position moves behind them.
+
+        Raises:
+            ProtocolError: the next record is malformed.
+        """
+        assert self.reader is not None
+        assert self.batch is not None
+        assert not self.raw
+        partition = self.partition
+        assert not partition.ready
+        rows = columns.read(partition.name, self.reader, limit, most_bytes)
+        if rows:
+            epoch = NO_EPOCH if self.reader.epoch is None else self.reader.epoch
+            partition.returned(FetchPosition(columns.last_offset + 1, epoch))
+        if self.is_batch_read:
+            partition.passed(position_behind(self.batch))
 
     @property
     def is_batch_read(self) -> bool:
@@ -207,14 +226,15 @@ class FetchedBatches:
             self.partition.passed(FetchPosition(record.offset + 1, epoch))
 
 
-def decompressed(batch: RecordBatch) -> bytes:
-    """Return the body of a batch, decompressed; it may run in a thread.
+def decompressed(batch: RecordBatch) -> bytes | memoryview:
+    """Return the body of a batch, decompressed; it may run in a thread. Without a codec it is a view of the batch.
 
     Raises:
         ProtocolError: the data are malformed or larger than ``LARGEST_BATCH``.
         ConfigurationError: the codec's library is not installed.
     """
-    return codec(batch.compression_id).decompress(batch.buffer[BATCH_HEADER_SIZE:], LARGEST_BATCH)
+    body = batch.buffer[BATCH_HEADER_SIZE:]
+    return codec(batch.compression_id).decompress(body, LARGEST_BATCH) if batch.compression_id else body
 
 
 def position_behind(batch: RecordBatch) -> FetchPosition:

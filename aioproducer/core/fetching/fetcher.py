@@ -408,9 +408,8 @@ class Fetcher:
         if response.error_code:
             error = broker_error(response.error_code)
             self.log.info("Fetch from broker %d: %s", plan.node_id, error)
-            for planned in plan.revisions:
-                if planned in self.partitions:
-                    self.partitions[planned].failed(error, now)
+            for each in self._answered(plan):
+                each.failed(error, now)
             if not error.retriable and not error.refresh_metadata:
                 self._fail_all(plan, error)
             elif error.refresh_metadata:

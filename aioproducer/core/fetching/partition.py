@@ -213,6 +213,10 @@ class AssignedPartition:
             self.position = position
             self._release_decoded()
 
+    def returned(self, position: FetchPosition) -> None:
+        """Move the position behind records that the caller gets without becoming ready before."""
+        self.position = self.ready_position = position
+
     def take_one(self) -> ConsumerRecord:
         """Return the next ready record, and move the position behind it."""
         record = self.ready.popleft()

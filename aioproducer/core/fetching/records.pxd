@@ -17,16 +17,17 @@ cpdef tuple decode_small_record(bytes body, Py_ssize_t place)
 
 
 cdef class BatchReader:
-    cdef object _append_time
-    cdef long long _base_offset
-    cdef long long _base_timestamp
-    cdef bytes _body
-    cdef Py_ssize_t _count
-    cdef object _epoch
-    cdef long long _first
-    cdef long long _stop
-    cdef readonly Py_ssize_t place
+    cdef readonly object append_time
+    cdef readonly long long base_offset
+    cdef readonly long long base_timestamp
+    cdef readonly object body
+    cdef public Py_ssize_t count
+    cdef readonly object epoch
+    cdef readonly long long first
+    cdef public Py_ssize_t place
+    cdef readonly long long stop
 
+    cpdef bytes body_bytes(self)
     @cython.locals(
         records=list,
         body=bytes,

@@ -109,40 +109,49 @@ class BatchReader:
     """Decodes the records of one decompressed batch, some at a time.
 
     Args:
-        body: the records, decompressed.
+        body: the records, decompressed; a view of the response if they were not compressed.
         first: records before this offset are skipped.
         stop: neither is a record at this offset read, nor any behind it.
     """
 
-    __slots__ = (
-        "_append_time",
-        "_base_offset",
-        "_base_timestamp",
-        "_body",
-        "_count",
-        "_epoch",
-        "_first",
-        "_stop",
-        "place",
-    )
+    __slots__ = ("append_time", "base_offset", "base_timestamp", "body", "count", "epoch", "first", "place", "stop")
 
-    def __init__(self, batch: RecordBatch, body: bytes, first: int, stop: int | None = None) -> None:
-        self._body = body
-        self._first = first
-        self._stop = INT64_MAX if stop is None else stop
-        self._count = batch.record_count
-        self.place = 0
+    def __init__(self, batch: RecordBatch, body: bytes | memoryview, first: int, stop: int | None = None) -> None:
+        self.body: bytes | memoryview = body
+        self.first: int = first
+        self.stop: int = INT64_MAX if stop is None else stop
+        self.count: int = batch.record_count
+        """Records that were not read yet."""
+        self.place: int = 0
         """The next record's place in the body."""
-        self._base_offset = batch.base_offset
-        self._base_timestamp = batch.base_timestamp
-        self._append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
+        self.base_offset: int = batch.base_offset
+        self.base_timestamp: int = batch.base_timestamp
+        self.append_time: int | None = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
         epoch = batch.partition_leader_epoch
-        self._epoch = epoch if epoch >= 0 else None
+        self.epoch: int | None = epoch if epoch >= 0 else None
 
     @property
     def is_at_end(self) -> bool:
         """Whether every record was read."""
-        return self._count == 0
+        return self.count == 0
+
+    def body_bytes(self) -> bytes:
+        """Return the body as bytes; it is copied once if it is a view."""
+        body = self.body
+        if type(body) is not bytes:
+            body = self.body = bytes(body)
+        return body
+
+    def check_end(self) -> None:
+        """Check that the body ends with the last record.
+
+        Raises:
+            ProtocolError: it does not.
+        """
+        if self.place != len(self.body):
+            raise ProtocolError(
+                f"the records of a batch end {len(self.body) - self.place} bytes before the end of its body"
+            )
 
     def read(self, topic: str, partition: int, limit: int, most_bytes: int) -> list[ConsumerRecord]:
         """Return at most ``limit`` further records, and none that begins behind ``most_bytes``.
@@ -151,11 +160,12 @@ class BatchReader:
             ProtocolError: a record is malformed, or the body does not end with the last record.
         """
         records: list[ConsumerRecord] = []
-        body, place, first, stop = self._body, self.place, self._first, self._stop
+        body = self.body_bytes()
+        place, first, stop = self.place, self.first, self.stop
         end = place + most_bytes
-        base_offset, base_timestamp, append_time = self._base_offset, self._base_timestamp, self._append_time
-        epoch = self._epoch
-        count = self._count
+        base_offset, base_timestamp, append_time = self.base_offset, self.base_timestamp, self.append_time
+        epoch = self.epoch
+        count = self.count
         # Without the Python function that is ConsumerRecord's own __new__.
         new = tuple.__new__
         while count and len(records) < limit and place < end:
@@ -170,11 +180,11 @@ class BatchReader:
             if offset < first:
                 continue
             if offset >= stop:
-                self.place, self._count = place, 0
+                self.place, self.count = place, 0
                 return records
             timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
             records.append(new(ConsumerRecord, (topic, partition, offset, timestamp, key, value, headers, epoch)))
-        if not count and place != len(body):
-            raise ProtocolError(f"the records of a batch end {len(body) - place} bytes before the end of its body")
-        self.place, self._count = place, count
+        self.place, self.count = place, count
+        if not count:
+            self.check_end()
         return records

@@ -9,6 +9,7 @@ from aioproducer.core.metadata.cluster import NO_EPOCH
 
 if TYPE_CHECKING:
     from aioproducer.core.fetching.buffer import FetchedBatches
+    from aioproducer.core.fetching.columns import RecordColumns
     from aioproducer.core.fetching.partition import AssignedPartition
     from aioproducer.core.fetching.records import ConsumerRecord
     from aioproducer.record import TopicPartition
@@ -76,6 +77,16 @@ class RecordTurns:
             if not partition.is_paused:
                 self.ready[partition.name] = partition
         return count
+
+    def read_columns(self, batches: FetchedBatches, columns: RecordColumns, limit: int, most_bytes: int) -> None:
+        """Return at most ``limit`` further records of the open batch as rows of ``columns``.
+
+        Raises:
+            ProtocolError: the next record is malformed.
+        """
+        self._outstanding[batches.partition.name] = batches.partition
+        self._only = None
+        batches.read_columns(columns, limit, most_bytes)
 
     def end_turn(self, batches: FetchedBatches) -> None:
         """Let the next partition have its turn, after a batch."""
