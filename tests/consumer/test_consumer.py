@@ -696,6 +696,56 @@ async def test_cancelling_at_any_step_skips_no_record():
                     assert [value for value in seen if value % 2 == part] == list(range(part, 400, 2))
 
 
+async def test_cancelled_calls_for_columns_skip_no_record_and_other_calls_continue():
+    pytest.importorskip("pyarrow")
+    async with EmbeddedCluster(2, transport="memory") as cluster:
+        await fill(cluster, 400, 2, batch_size=200, compression_type="gzip")
+        async with consumer_of(cluster, max_partition_fetch_bytes=500) as consumer:
+            consumer.assign([A0, ("a", 1)])
+            seen, turns = [], 0
+
+            async def call():
+                match turns % 3:
+                    case 0:
+                        return [int(await value(consumer.__anext__()))]
+                    case 1:
+                        found = await consumer.poll(1.0, max_records=7)
+                        return [int(each.value) for part in found.values() for each in part]
+                return [int(each) for each in (await consumer.poll_arrow(1.0, max_records=7))["value"].to_pylist()]
+
+            while len(seen) < 400:
+                turns += 1
+                asking = asyncio.ensure_future(call())
+                for _ in range(turns % 11):
+                    await asyncio.sleep(0)
+                asking.cancel()
+                await asyncio.wait([asking])
+                if not asking.cancelled():
+                    seen += asking.result()
+            for part in (0, 1):
+                assert [each for each in seen if each % 2 == part] == list(range(part, 400, 2))
+            assert (await consumer.poll_arrow()).num_rows == 0
+            assert consumer._fetcher.buffer.decoded == 0
+
+
+async def value(record):
+    return (await record).value
+
+
+async def test_columns_of_large_batches_come_from_threads(threads):
+    pytest.importorskip("pyarrow")
+    gate, _ = threads
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill_large_batches(cluster)
+        async with consumer_of(cluster) as consumer:
+            consumer.assign([A0])
+            gate.set()
+            offsets = []
+            while len(offsets) < 1000:
+                offsets += (await consumer.poll_arrow(5.0, max_records=300))["offset"].to_pylist()
+            assert offsets == list(range(1000))
+
+
 async def test_close_ends_waiting_calls():
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("a")

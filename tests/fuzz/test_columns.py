@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from struct import unpack
 from typing import Any
 
@@ -48,7 +49,7 @@ def binary(column: Any) -> list[bytes | None]:
     assert ends[-1] == column.used <= len(column.data)
     rows = [
         bytes(column.data[begin:end]) if column.validity[row >> 3] >> (row & 7) & 1 else None
-        for row, (begin, end) in enumerate(zip(ends, ends[1:], strict=False))
+        for row, (begin, end) in enumerate(pairwise(ends))
     ]
     assert rows.count(None) == column.nulls
     return rows
