@@ -24,11 +24,12 @@ revision is ignored.
 ``fetch_position`` is the offset of the next record to request; the arrival of data moves it. The batches between both
 are in the buffer.
 
-**Memory.** ``fetch_buffer_bytes`` bounds what is in memory, over all partitions and nodes. A quarter is for decompressed
-bodies and for records that are decoded and not returned; a call returns what fits there. The rest is for responses. A
-request reserves its ``max_bytes``; its response replaces the reservation. A response counts in full until all its
-batches are returned or dropped, because each of them keeps the response's memory. One batch that is larger than the
-limits still arrives (KIP-74). Data of paused partitions are dropped, and fetched again later, if others need the room.
+**Memory.** ``fetch_buffer_bytes`` bounds what is in memory, over all partitions and nodes. A quarter is for
+decompressed bodies and for records that are decoded and not returned; a call returns what fits there. The rest is for
+responses. A request reserves its ``max_bytes``; its response replaces the reservation. A response counts in full until
+all its batches are returned or dropped, because each of them keeps the response's memory. One batch that is larger than
+the limits still arrives (KIP-74). Data of paused partitions are dropped, and fetched again later, if others need the
+room.
 
 **Columns.** For Arrow, rows are copied from the body of a batch into columns without an object for each record
 (``columns.py``). The position moves with each row, so nothing is awaited between the first row and the return.
