@@ -131,8 +131,9 @@ def test_both_builds_fill_columns_alike(
     assert read_all(reader(*arguments, is_source=True), limits, is_source=True) == outcome
     assert not outcome[1] or outcome[1].startswith(ProtocolError.__name__)
     if not (changes or tail) and stated is None and not outcome[1]:
-        read = reader(*arguments, is_source=True)
-        assert outcome[0] == [(each[2], each[3], each[4], each[5], each[6]) for each in read.read("t", 7, 100, 2**40)]
+        for is_source in (False, True):
+            records = reader(*arguments, is_source=is_source).read("t", 7, 100, 2**40)
+            assert [tuple(each) for each in records] == [("t", 7, *row, 5) for row in outcome[0]]
 
 
 @given(st.binary(max_size=80), st.integers(1, 2**31 - 1))

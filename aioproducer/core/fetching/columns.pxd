@@ -49,6 +49,7 @@ cdef class RecordColumns:
         first_place=Py_ssize_t,
         before=Py_ssize_t,
         last=Py_ssize_t,
+        size=Py_ssize_t,
         has_append_time=cython.bint,
         append_time="long long",
         is_plain=cython.bint,

@@ -239,7 +239,11 @@ class RecordColumns:
             # No record has less than seven bytes: the count is not trusted.
             rows = min(limit, reader.count, (view.len - reader.place) // 7 + 1)
             self._reserve(rows)
-            self.values.reserve(rows, min(most_bytes, view.len - reader.place))
+            size = view.len - reader.place
+            if not self.values.used:
+                # The first of several batches: their rows will be alike, and growing would copy these.
+                size = min(limit, 1 << 31) * (size // reader.count + 1)
+            self.values.reserve(rows, min(most_bytes, size))
             first_place = reader.place
             before = self.count
             last = before + rows

@@ -16,6 +16,9 @@ cdef int _LONGEST_START
 cpdef tuple decode_small_record(bytes body, Py_ssize_t place)
 
 
+cdef void _set(object record, Py_ssize_t index, object field) noexcept
+
+
 cdef class BatchReader:
     cdef readonly object append_time
     cdef readonly long long base_offset
@@ -40,5 +43,6 @@ cdef class BatchReader:
         base_timestamp="long long",
         offset="long long",
         fields=tuple,
+        number=object,
     )
     cpdef list read(self, object topic, object partition, Py_ssize_t limit, Py_ssize_t most_bytes)

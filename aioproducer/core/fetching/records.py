@@ -18,6 +18,9 @@ else:
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING
+    from cython.cimports.cpython.ref import Py_INCREF
+    from cython.cimports.cpython.tuple import PyTuple_SET_ITEM
+    from cython.cimports.cpython.type import PyType_GenericAlloc
 
 
 class ConsumerRecord(NamedTuple):
@@ -183,8 +186,31 @@ class BatchReader:
                 self.place, self.count = place, 0
                 return records
             timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
-            records.append(new(ConsumerRecord, (topic, partition, offset, timestamp, key, value, headers, epoch)))
+            if cython.compiled:
+                # As tuple.__new__, without a tuple of the fields that is copied.
+                record = PyType_GenericAlloc(ConsumerRecord, 8)
+                number = offset
+                _set(record, 0, topic)
+                _set(record, 1, partition)
+                _set(record, 2, number)
+                _set(record, 3, timestamp)
+                _set(record, 4, key)
+                _set(record, 5, value)
+                _set(record, 6, headers)
+                _set(record, 7, epoch)
+                records.append(record)
+            else:
+                records.append(new(ConsumerRecord, (topic, partition, offset, timestamp, key, value, headers, epoch)))
         self.place, self.count = place, count
         if not count:
             self.check_end()
         return records
+
+
+# Compiled only
+
+
+def _set(record: Any, index: int, field: Any) -> None:
+    """Set a field of a record that was just allocated."""
+    Py_INCREF(field)
+    PyTuple_SET_ITEM(record, index, field)
