@@ -2,7 +2,7 @@ cimport cython
 
 from aioproducer.core.fetching.records cimport BatchReader
 
-cdef long long _EXTREME
+cdef long long _EXTREME, _MOST_GUESSED
 
 
 @cython.final

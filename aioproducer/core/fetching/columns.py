@@ -32,6 +32,8 @@ if cython.compiled:
 _INT32 = Struct("=i")
 _INT64 = Struct("=q")
 
+# Bytes that are reserved for batches that were not seen yet.
+_MOST_GUESSED = 2 * 1024 * 1024
 # From here on, the sum of a base and a delta may not fit 64 bits.
 _EXTREME = 2**62
 
@@ -242,7 +244,7 @@ class RecordColumns:
             size = view.len - reader.place
             if not self.values.used:
                 # The first of several batches: their rows will be alike, and growing would copy these.
-                size = min(limit, 1 << 31) * (size // reader.count + 1)
+                size = min(min(limit, _MOST_GUESSED) * (size // reader.count + 1), _MOST_GUESSED)
             self.values.reserve(rows, min(most_bytes, size))
             first_place = reader.place
             before = self.count
