@@ -63,7 +63,9 @@ async def list_sinks(config: Mapping[str, object], topic: str, timeout: float) -
     for sink in sorted({*tables, *open_ids}):
         decisions, unreadable = tables[sink].readable() if sink in tables else ([], {})
         unreadable |= damaged.get(sink, {})
-        found.append(SinkState(sink, tuple(decisions), unreadable, tuple(open_ids.get(sink, ()))))
+        # Tombstones of a forgotten sink may still be in the topic.
+        if decisions or unreadable or sink in open_ids:
+            found.append(SinkState(sink, tuple(decisions), unreadable, tuple(open_ids.get(sink, ()))))
     return found
 
 

@@ -122,6 +122,7 @@ def test_a_query_writes_a_forgotten_unfinished_batch_again_and_stays_with_its_ru
 def test_a_finished_query_is_forgotten_as_a_whole(options, sink, call):
     run_batch(options, 7, ["a"])
     assert call("forget", sink, "--key", "query")[:2] == (0, "query: forgotten\n")
+    assert json.loads(call("list", sink, "--json")[1]) == []
     assert not any(each.skipped for each in run_batch(options, 0, ["a"]))
 
 
