@@ -70,6 +70,7 @@ CLIENTS: dict[str, Client] = {
     ),
     "aiokafka pure (asyncio)": Client("bench.aiokafka_peer", "asyncio", _AIOKAFKA_PURE, look=_package("aiokafka")),
     "aioproducer's sink": Client("bench.spark_ours", look=_SPARK, ours=True),
+    "aioproducer's sink, exactly once": Client("bench.spark_once", look=_SPARK, ours=True),
     "Spark's own sink": Client("bench.spark_jvm", look=_together(_SPARK, spark_parts.connector)),
     "null sink and raw socket": Client("bench.spark_ceiling", look=_SPARK),
     "nothing but uvloop": Client("bench.plain", "uvloop", look=_UVLOOP),

@@ -185,17 +185,21 @@ def _compressed(codec: str) -> Scenario:
     )
 
 
+SINKS = ("aioproducer's sink, exactly once", "aioproducer's sink")
+_SPARK_METRICS = (
+    Metric("rate", "rows/s", ",.0f"),
+    Metric("cpu_us", "CPU µs a row"),
+    Metric("driver_mib", "JVM, MiB", ",.0f"),
+    Metric("memory_mib", "JVM and Python, MiB", ",.0f"),
+)
+
+
 def _spark(name: str, title: str, work: str, **options: Any) -> Scenario:
     return Scenario(
         name,
         f"Spark writes rows of a 16-byte key and a 100-byte value in local[2], {title}",
         _rows(work, "aioproducer's sink", "Spark's own sink", "null sink and raw socket"),
-        (
-            Metric("rate", "rows/s", ",.0f"),
-            Metric("cpu_us", "CPU µs a row"),
-            Metric("driver_mib", "JVM, MiB", ",.0f"),
-            Metric("memory_mib", "JVM and Python, MiB", ",.0f"),
-        ),
+        _SPARK_METRICS,
         # With a shorter warm-up, the JVM still compiles during the measurement: in one run for as long as the write
         # itself takes, in the next for a tenth of that.
         options={"records": 2_000_000, "warm_up": 8_000_000, **options},
@@ -462,6 +466,34 @@ SCENARIOS: tuple[Scenario, ...] = (
     # 16 KiB is the default of both producers.
     _spark("spark-plain", "defaults", "defaults", batch_size=16 * 1024),
     _spark("spark-lz4", "lz4 and batches of 128 KiB", "large_batches", compression="lz4"),
+    Scenario(
+        "spark-once",
+        "Spark writes rows of a 16-byte key and a 100-byte value in local[2], exactly once and at least once",
+        _rows("defaults", *SINKS),
+        _SPARK_METRICS,
+        options={"records": 1_000_000, "warm_up": 4_000_000, "batch_size": 16 * 1024},
+        quick={"records": 200_000, "warm_up": 200_000},
+        slow=True,
+    ),
+    # Five rounds have 200 micro-batches of 1,000 rows.
+    Scenario(
+        "spark-micro",
+        "Spark writes micro-batches of 1,000 rows in 4 tasks in local[4]",
+        (
+            *_rows("micro_batches", *SINKS, "Spark's own sink"),
+            Row(SINKS[0], "parts", f"{SINKS[0]}, without Spark"),
+        ),
+        (
+            Metric("batch_ms", "ms a micro-batch", ",.1f"),
+            Metric("add_batch_ms", "of it addBatch", ",.1f"),
+            Metric("plan_ms", "ms of the plan", ",.1f"),
+            Metric("tasks_ms", "ms of four tasks in turn", ",.1f"),
+            Metric("commit_ms", "ms of the commit", ",.1f"),
+        ),
+        options={"records": 40_000, "warm_up": 40_000},
+        quick={"records": 5_000, "warm_up": 5_000},
+        slow=True,
+    ),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bench import spark_parts
+from bench import spark_micro, spark_parts
 from bench.job import Job, Measurement
 from bench.spark_session import kafka_writer, measure
 
@@ -29,3 +29,9 @@ def defaults(job: Job) -> Measurement:
 
 
 large_batches = defaults
+
+
+def micro_batches(job: Job) -> Measurement:
+    """Micro-batches of a streaming query; see ``bench.spark_micro``."""
+    spark_parts.prepare()
+    return spark_micro.measure(job, "aioproducer", {})

@@ -61,11 +61,11 @@ def kafka_writer(spark: SparkSession, job: Job, count: int, sink: str) -> DataFr
 
 
 @contextmanager
-def session(jars: Sequence[Path]) -> Iterator[SparkSession]:
-    """Spark in two threads of one JVM."""
+def session(jars: Sequence[Path], threads: int = THREADS) -> Iterator[SparkSession]:
+    """Spark in some threads of one JVM."""
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master(f"local[{THREADS}]").config("spark.ui.enabled", "false")
+    builder = SparkSession.builder.master(f"local[{threads}]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.log.level", "ERROR")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = builder.config("spark.jars", ",".join(map(str, jars))).getOrCreate()

@@ -174,6 +174,13 @@ def _requirements() -> list[Requirement]:
         add(Requirement("spark", f"{scenario}: rows/s to the ceiling's", rates, 0.9, at_least=True))
         add(Requirement("spark", f"{scenario}: JVM's memory to Spark's own sink's", ratio(us, own, "driver_mib"), 1))
         add(Requirement("spark", f"{scenario}: all memory to Spark's own sink's", ratio(us, own, "memory_mib"), 1))
+    once, at_least_once = "aioproducer's sink, exactly once", "aioproducer's sink"
+    rates = ratio(("spark-once", once), ("spark-once", at_least_once), "rate")
+    add(Requirement("spark", "spark-once: rows/s to those at least once", rates, 0.85, at_least=True))
+    more = difference(("spark-micro", once), ("spark-micro", at_least_once), "batch_ms")
+    add(Requirement("spark", "spark-micro: a micro-batch longer than at least once", more, 60, unit="ms"))
+    more = difference(("spark-micro", once), ("spark-micro", "Spark's own sink"), "batch_ms")
+    add(Requirement("spark", "spark-micro: a micro-batch longer than Spark's own sink's", more, 60, unit="ms"))
     return sorted(found, key=lambda requirement: requirement.number)
 
 

@@ -21,7 +21,8 @@ from tests.kafka.in_process import InProcessCluster
 from tests.kafka.jars import HarnessUnavailableError
 
 ROOT = Path(spark_parts.__file__).parent.parent
-SPARK = {scenario.name: scenario for scenario in SCENARIOS if scenario.name.startswith("spark-")}
+SPARK = {scenario.name: scenario for scenario in SCENARIOS if scenario.name in ("spark-plain", "spark-lz4")}
+ONCE = {scenario.name: scenario for scenario in SCENARIOS if scenario.name in ("spark-once", "spark-micro")}
 OURS, OWN, CEILING = "aioproducer's sink", "Spark's own sink", "null sink and raw socket"
 
 # The work of `bench.child`, with the pyspark that is installed; row 7 and how many rows come are looked at besides.
@@ -103,6 +104,79 @@ def test_the_ceiling_writes_as_many_rows_in_batches_of_the_scenarios_size(cluste
     assert set(map(len, records.values())) == {found["sent"] // 2}
     assert per_batch > 16 * 1024 / 116
     assert {(len(record.key), len(record.value)) for one in records.values() for record in one} == {(16, 100)}
+
+
+@pytest.mark.interop
+@pytest.mark.soak
+def test_exactly_once_writes_as_many_rows_and_counts_its_markers(cluster: InProcessCluster) -> None:
+    job = Job("defaults", cluster.bootstrap_servers, "once", partitions=2, records=3000, warm_up=3200)
+    _, found = measured(cluster, "bench.spark_once", job)
+    check(found)
+    # Two tasks and two partitions, in two writes of the warm-up and three that are measured.
+    assert (found["sent"], found["markers"]) == (3200 + 3 * 3000, 2 * 2 * 5)
+    stored = cluster.read_back("once", committed=True)
+    assert sum(map(len, stored.values())) == found["sent"]
+
+
+MICRO = """
+import importlib, json, os, sys
+from bench import spark_parts
+from bench.job import Job
+
+os.environ["PYSPARK_PYTHON"] = sys.executable
+spark_parts.prepare = lambda: None
+print(json.dumps(getattr(importlib.import_module(sys.argv[1]), sys.argv[2])(Job(**json.loads(sys.argv[3])))))
+"""
+
+
+@pytest.mark.interop
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("module", "work", "keys"),
+    [
+        ("bench.spark_ours", "micro_batches", ("batch_ms", "add_batch_ms")),
+        ("bench.spark_once", "micro_batches", ("batch_ms", "add_batch_ms")),
+        ("bench.spark_once", "parts", ("plan_ms", "tasks_ms", "commit_ms")),
+    ],
+)
+def test_micro_batches_write_every_row(cluster: InProcessCluster, module: str, work: str, keys: tuple[str]) -> None:
+    topic = f"{module.rpartition('.')[2]}-{work}"
+    cluster.create_topic(topic, 4)
+    job = Job(work, cluster.bootstrap_servers, topic, partitions=4, records=3000, warm_up=2000)
+    finished = subprocess.run(
+        [sys.executable, "-c", MICRO, module, work, json.dumps(asdict(job))],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    found = json.loads(finished.stdout.splitlines()[-1])
+    assert all(found[key] > 0 for key in keys)
+    assert found["sent"] == 5000
+    assert found.get("markers", 0) == (5 * 4 * 4 if module == "bench.spark_once" else 0)
+    assert sum(map(len, cluster.read_back(topic, committed=True).values())) == found["sent"]
+
+
+def test_exactly_once_is_compared_with_the_other_sinks() -> None:
+    once, at_least_once = (row.label for row in ONCE["spark-once"].rows)
+    results = {
+        "spark-once": {once: [{"round": 0, "rate": 850.0}], at_least_once: [{"round": 0, "rate": 1000.0}]},
+        "spark-micro": {
+            once: [{"round": 0, "batch_ms": 160.0}],
+            at_least_once: [{"round": 0, "batch_ms": 99.0}],
+            OWN: [{"round": 0, "batch_ms": 101.0}],
+        },
+    }
+    found = {one.requirement.text: (one.measured, one.holds) for one in verdicts(results) if one.measured is not None}
+    assert found == {
+        "spark-once: rows/s to those at least once": (0.85, True),
+        "spark-micro: a micro-batch longer than at least once": (61.0, False),
+        "spark-micro: a micro-batch longer than Spark's own sink's": (59.0, True),
+    }
+    assert {row.label for row in ONCE["spark-micro"].rows} > {once, at_least_once, OWN}
 
 
 def test_options_are_kafkas_names_and_defaults_are_none() -> None:
