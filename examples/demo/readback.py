@@ -42,6 +42,9 @@ class Reader:
                 "group.id": "aioproducer-demo",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                # The last offsets of a topic that is written in transactions are not records.
+                "enable.partition.eof": True,
                 "check.crcs": True,
                 "log_level": 0,
                 "error_cb": self._note,
@@ -87,10 +90,15 @@ class Reader:
                 raise ReadBackError(f"no record of topic {self._topic} for {SILENCE:g} s{reason}")
             for message in messages:
                 error = message.error()
-                if error is not None:
+                at_end = error is not None and error.code() == KafkaError._PARTITION_EOF
+                if error is not None and not at_end:
                     raise ReadBackError(f"topic {self._topic}: {error.str()}")
                 partition, offset = partition_of(message), message.offset()
                 assert offset is not None
+                if at_end:
+                    if offset >= ends[partition]:
+                        left.discard(partition)
+                    continue
                 if offset >= ends[partition]:
                     continue
                 yield message

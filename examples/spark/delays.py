@@ -3,8 +3,11 @@
     python examples/spark/delays.py --flights flights.jsonl --weather weather.csv --planes planes.csv \\
         --bootstrap-servers localhost:9092
 
-Every flight goes to one topic with its carrier as key, the figures of each carrier and hour to another. On a cluster it
-is ``spark-submit``'s to say which; with ``python`` it runs on this machine.
+Every flight goes to one topic with its carrier as key, the delays of each carrier and hour to another. The second topic
+is written exactly once: all rows of a run are committed together, or none. Its readers set
+``isolation.level=read_committed``. With ``--write-id`` the same run again writes no row of it twice.
+
+With ``python`` it runs on this machine; ``spark-submit`` selects a cluster.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ def flights_in_context(spark: SparkSession, flights: str, weather: str, planes: 
 
 
 def delays(flights: DataFrame) -> DataFrame:
-    """The figures of each carrier and scheduled hour of departure."""
+    """One row for each carrier and scheduled hour of departure."""
     in_rain = F.col("precip") > 0
     return flights.groupBy("carrier", "hour").agg(
         F.count("*").alias("flights"),
@@ -67,13 +70,14 @@ def as_records(rows: DataFrame, *key: str) -> DataFrame:
     return rows.select(F.concat_ws("-", *key).alias("key"), value.alias("value"))
 
 
-def write(records: DataFrame, topic: str, bootstrap_servers: str) -> None:
-    """Returns when every record is stored on all in-sync replicas."""
+def write(records: DataFrame, topic: str, bootstrap_servers: str, **options: str) -> None:
+    """Return when every record is stored on all in-sync replicas."""
     (
         records.write.format("aioproducer")
         .option("kafka.bootstrap.servers", bootstrap_servers)
         .option("kafka.compression.type", "zstd")
         .option("topic", topic)
+        .options(**options)
         .mode("append")
         .save()
     )
@@ -87,18 +91,22 @@ def main() -> None:
     parser.add_argument("--bootstrap-servers", default="localhost:9092")
     parser.add_argument("--flights-topic", default="flights-in-context", help="default: %(default)s")
     parser.add_argument("--delays-topic", default="delays", help="default: %(default)s")
+    parser.add_argument("--write-id", help="names this run: the same id again writes no delay twice")
     arguments = parser.parse_args()
     with SparkSession.builder.appName("delays").getOrCreate() as spark:
         # Where aioproducer is installed beside pyspark, Spark finds the format without this as well.
         register(spark)
         flights = flights_in_context(spark, arguments.flights, arguments.weather, arguments.planes).cache()
-        outputs = {
-            arguments.flights_topic: as_records(flights, "carrier"),
-            arguments.delays_topic: as_records(delays(flights), "carrier", "hour"),
-        }
-        for topic, records in outputs.items():
+        once = {"delivery": "exactly-once", "sink.id": "delays"}
+        if arguments.write_id is not None:
+            once["write.id"] = arguments.write_id
+        outputs = [
+            (arguments.flights_topic, as_records(flights, "carrier"), {}),
+            (arguments.delays_topic, as_records(delays(flights), "carrier", "hour"), once),
+        ]
+        for topic, records, options in outputs:
             began = time.perf_counter()
-            write(records, topic, arguments.bootstrap_servers)
+            write(records, topic, arguments.bootstrap_servers, **options)
             print(f"{topic}: written in {time.perf_counter() - began:.1f} s", flush=True)
 
 

@@ -133,6 +133,9 @@ def test_the_stage_runs_with_another_kafka(packages: Path) -> None:
         rows = [json.loads(record.value) for record in cluster.records("flights-in-context")]
         assert len(rows) == 3000
         assert sum(row["seats"] is None for row in rows) == 1500
+        # The second topic is written in transactions that a decision has committed.
+        assert len(cluster.records("delays", committed=True)) == 12
+        assert cluster.records("__aioproducer_decisions", committed=True) != []
         assert f"topics delete delays --bootstrap-server {cluster.bootstrap_servers}" in run.stdout
 
 
