@@ -1,10 +1,10 @@
-"""aioproducer inside Spark: a sink for DataFrames, and an event loop in each Python worker for code of one's own.
+"""aioproducer inside Spark: a sink for DataFrames, and an event loop in each Python worker for your own code.
 
 ::
 
     from aioproducer.spark import executor_producer, register
 
-    register(spark)  # not needed where the package is installed on the driver
+    register(spark)  # not needed if the package is installed on the driver
     options = {"kafka.bootstrap.servers": "host:9092", "topic": "clicks"}
     df.write.format("aioproducer").options(**options).mode("append").save()
 
@@ -15,7 +15,7 @@
 
     df.foreachPartition(send)
 
-Nothing of Spark, Arrow or the producer is imported before it is used.
+Spark, Arrow and the producer are imported at their first use.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from aioproducer.spark.executor import close_executor, run
-    from aioproducer.spark.figures import Figures
-    from aioproducer.spark.intake import RowsFailedError
     from aioproducer.spark.micro_batch import write_batch
     from aioproducer.spark.options import SinkOptions
+    from aioproducer.spark.row_queue import RowsFailedError
     from aioproducer.spark.rows import ExecutorProducer, executor_producer
+    from aioproducer.spark.statistics import SendStatistics
 
 __all__ = [
     "ExecutorProducer",
-    "Figures",
     "RowsFailedError",
+    "SendStatistics",
     "SinkOptions",
     "close_executor",
     "executor_producer",
@@ -47,8 +47,8 @@ __all__ = [
 
 _HOMES = {
     "ExecutorProducer": "aioproducer.spark.rows",
-    "Figures": "aioproducer.spark.figures",
-    "RowsFailedError": "aioproducer.spark.intake",
+    "SendStatistics": "aioproducer.spark.statistics",
+    "RowsFailedError": "aioproducer.spark.row_queue",
     "SinkOptions": "aioproducer.spark.options",
     "close_executor": "aioproducer.spark.executor",
     "executor_producer": "aioproducer.spark.rows",
@@ -58,10 +58,10 @@ _HOMES = {
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("aioproducer")`` known to a Spark session, and to the thread that calls this.
+    """Register ``format("aioproducer")`` with a Spark session, and with the calling thread.
 
-    Spark finds it by itself where the package is installed in the driver's Python, in the thread that has made the
-    session. This is for where it is not searched, and for other threads; it is harmless where it is not needed.
+    If the package is installed in the driver's Python, Spark finds the format in the thread that has created the
+    session. Call this for other threads, and for packages that Spark does not search; otherwise it changes nothing.
     """
     from aioproducer.spark.source import ProducerDataSource
 

@@ -1,4 +1,4 @@
-"""What the driver finds out before any task starts: that the cluster answers, and that the topic is there."""
+"""Checks of the driver before any task starts: the cluster answers, and the topic exists."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ _answered = RecentKeys()
 
 
 def check_cluster(options: SinkOptions) -> None:
-    """Ask the cluster for the topic, or for itself where rows name their topics, within ``check_timeout_ms``.
+    """Look up the topic within ``check_timeout_ms``; if rows name their topics, only check that the cluster answers.
 
-    No topic is created here. One that is missing is no error where the brokers create topics on demand
-    (``auto.create.topics.enable``): the first row will create it, as it does with every producer.
+    This creates no topic. A missing topic is no error if the brokers create topics on demand
+    (``auto.create.topics.enable``): the first row creates it, as with every producer.
 
-    Nothing of it is left behind: no thread, no connection.
+    No thread and no connection remains.
 
     Raises:
-        KafkaError: there is no answer, or no such topic; the text says what to do.
+        KafkaError: there is no answer, or no such topic; the text contains the remedy.
     """
     _run(_ask(options))
 
 
 def check_cluster_once(options: SinkOptions) -> None:
-    """``check_cluster``, unless these options were found good by this process before.
+    """Call ``check_cluster``, unless it has succeeded in this process with these options.
 
-    For micro-batches: Spark plans them one after the other in a process that it keeps. A cluster that is away for a
-    while in the middle of a query is the producer's to wait for.
+    For micro-batches, which Spark plans in one process. If the cluster is unreachable in the middle of a query, the
+    producer waits for it.
     """
     key = (options.config, options.topic)
     if key not in _answered:
@@ -72,7 +72,7 @@ def check_cluster_once(options: SinkOptions) -> None:
 
 
 def _run(coroutine: Coroutine[object, object, None]) -> None:
-    """``asyncio.run``, which would wait for a name server that does not answer."""
+    """Run a coroutine; ``asyncio.run`` would also wait for a name server that does not answer."""
     loop = asyncio.new_event_loop()
     try:
         loop.run_until_complete(coroutine)

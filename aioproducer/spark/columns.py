@@ -28,7 +28,7 @@ _COLUMNS: Final = {
     "timestamp": ("timestamp", "bigint"),
 }
 _MEANINGS: Final = {"timestamp": " (bigint: milliseconds since 1970)"}
-# What helps where the type is another.
+# Remedies for columns of another type.
 _CURES: Final = {
     "topic": "cast it: .withColumn('topic', col('topic').cast('string'))",
     "headers": "name the fields key and value, in this order, and cast them",
@@ -61,9 +61,9 @@ class SinkColumns:
     """The columns of a write, checked; a batch of theirs in ``pieces``.
 
     topic
-        Where all rows go; ``None`` where the column says.
+        Topic of all rows; ``None`` if the column names it.
     key_format, value_format
-        What the columns are converted to; ``""`` where they are strings or binary.
+        Formats that the columns are converted to; ``""`` if they are strings or binary.
     """
 
     topic: str | None
@@ -106,7 +106,7 @@ class SinkColumns:
         return cls(options.topic, options.key_format, options.value_format)
 
     def parts(self, batch: pyarrow.RecordBatch) -> Iterator[pyarrow.RecordBatch]:
-        """The batch, in parts where it is converted: text may take hundreds of times what it is made of."""
+        """Return the batch, in parts if it is converted: the text may be hundreds of times larger than the values."""
         step = CONVERTED_AT_ONCE if self.key_format or self.value_format else max(batch.num_rows, 1)
         for first in range(0, batch.num_rows, step):
             yield batch.slice(first, step)
@@ -122,7 +122,7 @@ class SinkColumns:
     def pieces(self, batch: pyarrow.RecordBatch) -> Iterator[Piece]:
         """The rows of a batch by topic and partition; rows of the same are in the batch's order.
 
-        Where one topic is given and no partitions are, the columns are passed on as they lie, nothing is copied.
+        With one topic and no partitions, the columns are passed on without a copy.
 
         Raises:
             ValueError: a row has no topic, or a date or timestamp cannot be written in the format asked for.
@@ -216,12 +216,12 @@ def _decoded_column(batch: pyarrow.RecordBatch, name: str) -> Any:
 
 
 def _given(column: Any) -> Any:
-    """The column, or ``None`` where every row of it is null."""
+    """Return the column, or ``None`` if all rows are null."""
     return None if column is None or column.null_count == len(column) else column
 
 
 def _bytes(column: Any, format: str) -> Any:
-    """The column as ``send_many`` reads it where it lies."""
+    """Return the column in a form that ``send_many`` reads without a copy."""
     if format:
         column = converted(format, column)
     return column if is_binary(column) else column.cast("large_binary")

@@ -1,4 +1,4 @@
-"""Exactly-once delivery: what the driver's processes and the tasks do about one batch, without Spark's classes."""
+"""Exactly-once delivery of one batch, in the driver's processes and in the tasks, without Spark's classes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from aioproducer._common.texts import counted
 from aioproducer.errors import KafkaError, error_class
 from aioproducer.spark import preparation
 from aioproducer.spark.executor import Executor
-from aioproducer.spark.figures import Figures
 from aioproducer.spark.preparation import naming_permissions, timeout_error
 from aioproducer.spark.sink_cluster import KafkaSinkCluster
+from aioproducer.spark.statistics import SendStatistics
 from aioproducer.spark.task import GRACE, PartitionSender, TaskOutcome, send_all
 from aioproducer.spark.transactional.decisions import Handle, RowRange
 from aioproducer.spark.transactional.flows import Committer, Planner
@@ -47,7 +47,7 @@ BEGIN_MARGIN = 10.0
 
 _InvalidTimeoutError = error_class(50)
 
-# What a planner's process has read of the decision topic: it plans each micro-batch of a query.
+# The decisions that this process has read: it plans each micro-batch of a query.
 _tables: dict[tuple[str, ...], DecisionTable] = {}
 
 Log = Callable[[str], None]
@@ -59,7 +59,7 @@ def exactly_once_of(options: SinkOptions) -> ExactlyOnceOptions:
 
 
 def plan_batch(options: SinkOptions, log: Log, write: str | None = None) -> Plan:
-    """Take the sink over, finish what was decided, end what was not, and return the plan of the next batch.
+    """Take over the sink, finish its decided batch, abort all other transactions, and return the next batch's plan.
 
     Args:
         write: the key of a batch job; see ``Planner.plan``.
@@ -80,7 +80,7 @@ def commit_batch(options: SinkOptions, reports: Sequence[TaskReport], log: Log) 
 
 
 def abort_batch(options: SinkOptions, reports: Sequence[TaskReport], log: Log) -> bool:
-    """Abort the transactions of a batch, if that it is not decided is certain; return whether it was.
+    """Abort the transactions of a batch that is certainly not decided; return whether that was certain.
 
     Raises:
         KafkaError: the cluster does not answer; the next plan ends the transactions.
@@ -89,7 +89,7 @@ def abort_batch(options: SinkOptions, reports: Sequence[TaskReport], log: Log) -
 
 
 def _run(coroutine: Coroutine[object, object, T]) -> T:
-    """``asyncio.run``, which would wait for a name server that does not answer."""
+    """Run a coroutine; ``asyncio.run`` would also wait for a name server that does not answer."""
     loop = asyncio.new_event_loop()
     try:
         result = loop.run_until_complete(coroutine)
@@ -141,7 +141,7 @@ async def _abort(options: SinkOptions, reports: Sequence[TaskReport], log: Log) 
 
 @dataclass(frozen=True, slots=True)
 class TaskOf:
-    """Which batch a task belongs to: the query's id, or the write's; the micro-batch; the query's run."""
+    """The batch of a task: the id of the query or write, the micro-batch, and the query's run."""
 
     key: str
     batch_id: int | None
@@ -149,7 +149,7 @@ class TaskOf:
 
 
 class _Process:
-    """The slots of this process, by sink. Made after a fork, as the executor is."""
+    """The slots of this process by sink, created after a fork, like the executor."""
 
     def __init__(self) -> None:
         self.name = uuid.uuid4().hex
@@ -160,7 +160,7 @@ _processes: WeakKeyDictionary[Executor, _Process] = WeakKeyDictionary()
 
 
 class TaskTransaction:
-    """The transaction of one task, on the executor's loop: begun, and left open at the end."""
+    """The transaction of one task, on the executor's loop, which stays open at its end."""
 
     def __init__(self, executor: Executor, options: SinkOptions, plan: Plan) -> None:
         process = _processes.get(executor)
@@ -250,12 +250,12 @@ def write_transaction(
     if not plan.writes(task.key, task.batch_id, task.run_id):
         rows = sum(batch.num_rows for batch in batches)
         report = TaskReport(plan, task.key, task.batch_id, task.run_id, rows, True, None)
-        return TaskOutcome(rows, time.perf_counter() - began, Figures()), report
+        return TaskOutcome(rows, time.perf_counter() - began, SendStatistics()), report
     with_rows = (batch for batch in batches if batch.num_rows)
     first = next(with_rows, None)
     if first is None:
         report = TaskReport(plan, task.key, task.batch_id, task.run_id, 0, False, None)
-        return TaskOutcome(0, time.perf_counter() - began, Figures()), report
+        return TaskOutcome(0, time.perf_counter() - began, SendStatistics()), report
     executor = Executor.current()
     transaction = executor.run(_made(executor, options, plan))
     try:
@@ -276,7 +276,7 @@ def _fail(executor: Executor, transaction: TaskTransaction) -> None:
     try:
         executor.run(transaction.fail(), GRACE)
     except Exception as error:
-        # What ends the task is the error before this one. The next plan aborts the transaction.
+        # The task fails with the error before this one. The next plan aborts the transaction.
         logger.warning("the producer of a task that failed was not closed: %r", error)
 
 

@@ -1,7 +1,7 @@
-"""The event loop of a Spark worker's process: a thread of its own, and one producer for each configuration.
+"""The event loop of a Spark worker's process, in a separate thread, and one producer for each configuration.
 
-A worker serves many tasks, one after the other, and ends by SIGKILL. So the loop and its producers are made when they
-are first asked for, and stay; and each task waits for its own rows before it ends.
+A worker runs many tasks in a row, and Spark ends it by SIGKILL. The first task creates the loop and the producers, and
+later tasks use them again. Each task waits for its own rows before it ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from aioproducer.config import ProducerConfig
 from aioproducer.errors import KafkaError, ProducerClosedError, WrongCallerError
-from aioproducer.spark.figures import MeteredProducer
+from aioproducer.spark.statistics import MeteredProducer
 
 if TYPE_CHECKING:
     from aioproducer.producer import Producer
@@ -28,22 +28,22 @@ logger = logging.getLogger("aioproducer.spark")
 
 T = TypeVar("T")
 
-# What the producers call themselves to the brokers, where the configuration does not say.
+# The producers' client.id, unless the configuration has one.
 CLIENT_ID = "aioproducer-executor"
-# How long what was accepted may still be delivered when the loop is closed, in seconds.
+# How long accepted rows may still be delivered when the loop is closed, in seconds.
 CLOSE_GRACE = 1.0
-# How much longer the end of everything else may take then, in seconds.
+# How long everything else may take to end afterwards, in seconds.
 END_MARGIN = 5.0
-# How long a coroutine that was cancelled may take to end before its caller goes on, in seconds.
+# How long a caller waits for the end of a cancelled coroutine, in seconds.
 CANCEL_GRACE = 1.0
-# With more producers than this, some configurations are probably meant to be equal and are not.
+# With more producers than this, some configurations probably differ by mistake.
 MANY_PRODUCERS = 8
 
-_FORKED = "this belongs to the parent process: call executor_producer() or run() anew in this process, after the fork"
+_FORKED = "this belongs to the parent process: call executor_producer() or run() again in this process, after the fork"
 
 
 class Call(Generic[T]):
-    """A coroutine on the executor's loop, as another thread sees it."""
+    """A coroutine on the executor's loop, for the thread that waits for it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) -> None:
         self._loop = loop
@@ -58,19 +58,19 @@ class Call(Generic[T]):
         return self._ended.is_set()
 
     def begin(self) -> None:
-        """To be called on the loop."""
+        """Start the coroutine. Call this on the loop."""
         if not self.ended:
             self._task = self._loop.create_task(self._coroutine)
             self._task.add_done_callback(self._note_end)
 
     def _note_end(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():
-            # So asyncio does not report it as never retrieved where nobody waits any more.
+            # Otherwise asyncio would log it as never retrieved if the caller no longer waits.
             task.exception()
         self._ended.set()
 
     def refuse(self, error: KafkaError) -> None:
-        """End it with an error, if it has not ended: it has not begun, or nothing will let it go on."""
+        """Fail an unfinished call: its coroutine has not begun, or can no longer continue."""
         if not self.ended:
             self._refusal = error
             if self._task is None:
@@ -78,7 +78,7 @@ class Call(Generic[T]):
             self._ended.set()
 
     def cancel(self) -> None:
-        """Ask the coroutine to end, once, without waiting for it."""
+        """Cancel the coroutine, once, without waiting for its end."""
         if self.ended or self._cancelling:
             return
         self._cancelling = True
@@ -95,7 +95,7 @@ class Call(Generic[T]):
             self._task.cancel()
 
     def result(self, timeout: float | None = None) -> T:
-        """What the coroutine returned, or raised. Whatever ends the waiting early, cancels the coroutine.
+        """Return the coroutine's result, or raise its error. An exception that ends the wait cancels the coroutine.
 
         Raises:
             TimeoutError: it did not end within ``timeout`` seconds.
@@ -141,7 +141,7 @@ class Executor:
     def __init__(self) -> None:
         self.loop = _new_event_loop()
         self.over = False
-        """Whether it takes no more calls: it was closed, has died, or stayed behind in the parent process."""
+        """Whether it accepts no more calls: it was closed, has failed, or belongs to the parent of a forked process."""
         self._is_forked = False
         self._why_over = "the executor's event loop was closed"
         self._kept: list[_Kept] = []
@@ -159,7 +159,7 @@ class Executor:
 
     @staticmethod
     def current() -> Executor:
-        """The executor of this process: made on first use, and anew where the last was closed or has died."""
+        """Return the executor of this process; the first use, also after its end, creates one."""
         global _current
         with _current_lock:
             if _current is None or _current.over:
@@ -170,21 +170,21 @@ class Executor:
 
     @property
     def thread_id(self) -> int | None:
-        """The loop's thread, as ``threading.get_ident`` tells it there."""
+        """The result of ``threading.get_ident`` in the loop's thread."""
         return self._thread.ident
 
     def check_caller(self) -> None:
         """
         Raises:
             WrongCallerError: this is the loop's own thread, which would wait for itself, or a forked process.
-            ProducerClosedError: the loop is no more.
+            ProducerClosedError: the loop has ended.
         """
         if self.over:
             raise self._refusal()
         if get_ident() == self._thread.ident:
             raise WrongCallerError(
-                "this would wait for itself: it is called on the executor's own event loop; await there instead, or "
-                "call it in another thread"
+                "this call on the executor's own event loop would wait for itself: await instead, or call it in "
+                "another thread"
             )
 
     def _refusal(self) -> KafkaError:
@@ -193,7 +193,7 @@ class Executor:
         return ProducerClosedError(f"{self._why_over}; executor_producer() and run() make a new one")
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """The result of a coroutine that runs on the loop; whatever ends the waiting early, cancels it.
+        """Run a coroutine on the loop, and return its result. An exception that ends the wait cancels the coroutine.
 
         Raises:
             TimeoutError: it did not end within ``timeout`` seconds, and was cancelled.
@@ -228,7 +228,7 @@ class Executor:
             call.refuse(self._refusal())
 
     def close(self, timeout: float = CLOSE_GRACE) -> None:
-        """Close the producers, which deliver what they have for at most ``timeout`` seconds, and end the loop.
+        """Close the producers, which deliver their records for at most ``timeout`` seconds, and end the loop.
 
         Raises:
             WrongCallerError: this is the loop's own thread.
@@ -244,30 +244,32 @@ class Executor:
                 self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(timeout + END_MARGIN)
         if self._thread.is_alive():
-            logger.warning("the executor's event loop has not ended: something on it blocks")
+            logger.warning("the executor's event loop has not ended: a callback on it blocks")
 
     def leave_to_parent(self) -> None:
-        """This is a forked process now: neither the thread nor the connections are its own."""
+        """Stop all use after a fork: the thread and the connections belong to the parent process."""
         self._is_forked = True
         self.over = True
         for task in asyncio.all_tasks(self.loop):
-            # It goes on in the parent. Here it ends with the process, and there is nothing to complain of.
+            # The task continues in the parent process. Here it ends with the process, which asyncio need not log.
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own switch
 
     # On the loop
 
     async def producer(self, config: Mapping[str, object]) -> Producer:
-        """The started producer of a configuration, the same one for equal configurations; to be awaited on the loop.
+        """Return the started producer of a configuration. Await this on the loop.
 
-        It is made anew where it was closed, or has met an error that nothing of it survives. ``figures`` compares what
-        its ``metrics()`` say.
+        Equal configurations share one producer. A producer that was closed, or has failed with a fatal error, is
+        replaced. ``send_statistics`` compares two results of its ``metrics()``.
 
         Raises:
             ConfigurationError: the configuration is wrong.
             WrongCallerError: this is another loop.
         """
         if get_ident() != self._thread.ident:
-            raise WrongCallerError("this producer would belong to another event loop: let executor.run() await it")
+            raise WrongCallerError(
+                "the producer would belong to another event loop: let executor.run() await this call"
+            )
         if "client.id" not in config and "client_id" not in config:
             config = {**config, "client.id": CLIENT_ID}
         parsed = ProducerConfig.from_mapping(config)
@@ -283,8 +285,8 @@ class Executor:
             self._kept.append(_Kept(parsed, producer))
         if len(self._kept) > MANY_PRODUCERS:
             logger.warning(
-                "%d producers in this process, each with its own connections and buffer.memory: configurations are the "
-                "same where their values are equal; functions and objects made anew for each task are not",
+                "%d producers in this process, each with its own connections and buffer.memory. Equal configurations "
+                "share one, and are equal if their values are; a new function or object in each task is not",
                 len(self._kept),
             )
         return producer
@@ -309,9 +311,9 @@ class Executor:
         try:
             loop.run_forever()
             if not self.over:
-                self._why_over = "somebody stopped the executor's event loop"
+                self._why_over = "the executor's event loop was stopped"
         except BaseException as error:
-            # What a coroutine of the user's may raise through a loop: SystemExit, KeyboardInterrupt.
+            # A user's coroutine can raise SystemExit or KeyboardInterrupt through the loop.
             self._why_over = f"the executor's event loop was ended by {error!r}"
             logger.error("%s", self._why_over)
         try:
@@ -329,7 +331,7 @@ class Executor:
         closing = [asyncio.ensure_future(kept.producer.close(self._grace)) for kept in self._kept]
         for error in await asyncio.gather(*closing, return_exceptions=True):
             if error is not None:
-                logger.warning("a producer was not closed well: %r", error)
+                logger.warning("a producer could not be closed: %r", error)
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()
@@ -345,7 +347,7 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
         return asyncio.new_event_loop()
 
     class Loop(uvloop.Loop):
-        """Resolves names in Python's threads: libuv joins its own when a process ends, forked or not."""
+        """Resolves names in Python's threads: libuv joins its own at the end of a process, also of a forked one."""
 
         async def getaddrinfo(
             self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
@@ -357,11 +359,11 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
 
 _current: Executor | None = None
 _current_lock = threading.Lock()
-# Not to be collected in the child: their end would touch what they share with the parent.
+# Never collected in the child: their finalizers would change what they share with the parent process.
 _left_to_parent: list[Executor] = []
 
 
-def _begin_anew_after_fork() -> None:
+def _reset_after_fork() -> None:
     global _current, _current_lock
     _current_lock = threading.Lock()
     if _current is not None:
@@ -370,13 +372,13 @@ def _begin_anew_after_fork() -> None:
         _current = None
 
 
-os.register_at_fork(after_in_child=_begin_anew_after_fork)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def run(coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-    """The result of a coroutine that runs on this process's executor loop, or what it raises.
+    """Run a coroutine on this process's executor loop, and return its result.
 
-    Whatever ends the waiting early, such as KeyboardInterrupt, cancels the coroutine.
+    An exception that ends the wait, such as KeyboardInterrupt, cancels the coroutine.
 
     Raises:
         TimeoutError: it did not end within ``timeout`` seconds, and was cancelled.
@@ -388,11 +390,11 @@ def run(coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
 
 
 def close_executor(timeout: float = CLOSE_GRACE) -> None:
-    """Close this process's producers, and end its loop; the next use makes new ones.
+    """Close this process's producers, and end its loop; the next use creates new ones.
 
-    What the producers have accepted is delivered for at most ``timeout`` seconds. A process that ends as usual does it
-    by itself, and Spark's workers need it not. It is for those that live on: a driver that is done with
-    ``executor_producer``, or a test.
+    The producers deliver accepted rows for at most ``timeout`` seconds. A process that exits normally closes them
+    itself, and Spark's workers do not need it. Call it in a process that continues without ``executor_producer``, such
+    as a driver or a test.
     """
     global _current
     with _current_lock:

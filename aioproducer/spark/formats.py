@@ -30,7 +30,7 @@ _TEXTS: Final = frozenset(("string", "char", "varchar"))
 _NUMBERS: Final = frozenset(("boolean", "byte", "short", "integer", "long", "float", "double", "decimal"))
 _DATES: Final = frozenset(("date", "timestamp", "timestamp_ntz"))
 _PLAIN: Final = _TEXTS | _NUMBERS | _DATES | {"binary", "time", "void"}
-# Spark itself writes other keys of maps in ways that say nothing of them.
+# Spark's own text of other keys of maps does not identify them.
 _MAP_KEYS: Final = _TEXTS | _NUMBERS | _DATES
 
 
@@ -39,7 +39,7 @@ class SqlType:
     """A type of Spark's, as far as the sink looks at it."""
 
     name: str
-    """Its class, as ``typeName`` says: ``integer``, ``struct``, ..."""
+    """The type's class by its ``typeName``: ``integer``, ``struct``, ..."""
     text: str
     """All of it, as SQL has it: ``int``, ``struct<a:int>``, ..."""
     parts: tuple[SqlType, ...] = ()
@@ -99,7 +99,7 @@ def _scalar(text: str) -> pa.Scalar:
 
 
 def _joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
-    """The texts of each row after one another; null where one of them is."""
+    """Concatenate the texts of each row; null if one of them is null."""
     return pc.binary_join_element_wise(*parts, _scalar(""))
 
 
@@ -265,12 +265,12 @@ def _local(column: pa.Array) -> tuple[pa.Array, pa.Array | pa.Scalar]:
 _RULES_BEGIN: Final = 2_114_380_800_000_000
 # 2100 begins: no file lists a change as late as that.
 _ONLY_RULES: Final = 4_102_444_800
-# In so many seconds, 400 years, the calendar repeats, and with it the rules.
+# The calendar, and with it the rules, repeats after this many seconds, 400 years.
 _CALENDAR: Final = 146_097 * 86_400
 
 
 def _by_rules(local: pa.Array, microseconds: pa.Array, zone: str) -> pa.Array:
-    """``local`` with the times that only the zone's rules tell.
+    """Return ``local`` with the times that follow only from the zone's rules.
 
     Raises:
         ZoneInfoNotFoundError: Python does not know the zone.
@@ -292,7 +292,7 @@ def _offset_us(seconds: int, region: ZoneInfo) -> int:
 
 
 def _fixed_offset(zone: str) -> int | None:
-    """The seconds of a zone that is an offset from UTC, as Java's ``ZoneId`` takes them; else ``None``."""
+    """Return the seconds of a zone that is an offset from UTC, as Java's ``ZoneId`` parses it; else ``None``."""
     if zone in ("UTC", "Z", "GMT", "UT", "Etc/UTC", "Etc/GMT"):
         return 0
     match = re.fullmatch(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d\d)(?::?(\d\d))?)?", zone, re.ASCII)
@@ -313,7 +313,7 @@ def _offset(seconds: int) -> str:
 
 
 def _json(column: pa.Array) -> pa.Array:
-    """Each row as JSON, null where the row is."""
+    """Return each row as JSON; null if the row is null."""
     column = decoded(column)
     kind = column.type
     if types.is_null(kind) or not len(column):
@@ -331,7 +331,7 @@ def _json(column: pa.Array) -> pa.Array:
         return _quoted(pa.array(encoded, _LARGE_STRING))
     if types.is_floating(kind):
         texts = _floats(column)
-        # Nulls are no numbers either, and stay null.
+        # Nulls are not finite either, and stay null.
         return (
             texts if pc.all(pc.is_finite(column)).as_py() else pc.if_else(pc.is_finite(column), texts, _quoted(texts))
         )
@@ -349,7 +349,7 @@ def _instants(column: pa.Array) -> pa.Array:
 
 
 def _valid(column: pa.Array) -> pa.Array:
-    """Strings with U+FFFD for what is not UTF-8; Spark does not look whether strings are."""
+    """Return strings with U+FFFD for bytes that are not UTF-8, which Spark does not check."""
     texts = column.cast(_LARGE_STRING)
     try:
         texts.validate(full=True)
@@ -380,7 +380,7 @@ def _escaped(texts: pa.Array) -> pa.Array:
 
 
 def _objects(column: pa.Array) -> pa.Array:
-    """Structs; a field that is null is left out, as Spark does it unless told otherwise."""
+    """Return structs as JSON without fields that are null, as Spark does by default."""
     names = _quoted(_escaped(pa.array([field.name for field in column.type], _LARGE_STRING)))
     parts: list[pa.Array | pa.Scalar] = [_scalar("{")]
     begun = False
@@ -396,7 +396,7 @@ def _objects(column: pa.Array) -> pa.Array:
         return _null_as(column, pa.repeat(_scalar("{}"), len(column)))
     objects = _joined(*parts, _scalar("}"))
     if not begun:
-        # The first field was left out here and there, and the next ones brought their commas along.
+        # In rows without the first field, the next field begins with a comma.
         objects = pc.replace_substring(objects, "{,", "{", max_replacements=1)
     return _null_as(column, objects)
 
@@ -415,7 +415,7 @@ def _maps(column: pa.Array) -> pa.Array:
 
 
 def _map_keys(keys: pa.Array) -> pa.Array:
-    """Dates and timestamps are their numbers, of days or microseconds: what Spark holds them as."""
+    """Return the texts of keys; dates and timestamps are numbers of days or microseconds, as inside Spark."""
     kind = keys.type
     if _is_string(kind):
         return _valid(keys)
@@ -427,7 +427,7 @@ def _map_keys(keys: pa.Array) -> pa.Array:
 
 
 def _extent(column: pa.Array) -> tuple[pa.Array, int, int]:
-    """Offsets from 0 on, and which part of the elements they are about."""
+    """Return the offsets from 0 on, and the start and number of their elements."""
     offsets = column.offsets
     start = offsets[0].as_py()
     return pc.subtract(offsets, offsets[0]), start, offsets[-1].as_py() - start

@@ -1,4 +1,4 @@
-"""The sink's options: what ``df.write.format("aioproducer").option(...)`` takes, checked before any task runs."""
+"""The options of ``df.write.format("aioproducer").option(...)``, checked before any task runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from aioproducer.config import CONFIG_DEF, Password, ProducerConfig, Type
 from aioproducer.config.client_files import CONSUMER_KEYS
 from aioproducer.errors import ConfigurationError
 from aioproducer.spark.format_names import FORMATS
-from aioproducer.spark.intake import FLUSH_MARGIN_MS
+from aioproducer.spark.row_queue import FLUSH_MARGIN_MS
 from aioproducer.spark.transactional.rules import check_sink_id, write_sink
 
 KAFKA: Final = "kafka."
-"""What stands before a producer's key, as in ``kafka.bootstrap.servers``."""
+"""Prefix of a producer's key, as in ``kafka.bootstrap.servers``."""
 
 OPTIONS: Final = ("topic", "key_format", "value_format", "flush_timeout_ms", "check_timeout_ms")
 """The sink's own options."""
@@ -39,8 +39,8 @@ _TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 CHECK_TIMEOUT_MS: Final = 10_000
 _LONGEST_MS: Final = 2**31 - 1
 
-# What Spark itself adds or reads for its engine. includeHeaders is the Kafka source's; the sink writes a headers column
-# whatever it says, Spark's own as well.
+# Options that Spark adds or reads itself. includeHeaders belongs to the Kafka source; this sink writes a headers column
+# in any case, as Spark's own.
 _SPARKS_OWN: Final = frozenset(
     (
         "asyncprogresstrackingcheckpointintervalms",
@@ -78,7 +78,7 @@ _SOURCE_ONLY: Final = frozenset(
     )
 )
 
-# Keys of Kafka's producer that mean nothing good here, and what to do instead.
+# Keys of Kafka's producer that the sink rejects, and the remedies.
 _REFUSED_KEYS: Final = {
     "transactional.id": (
         "each task has a transactional id of its own: drop the option, and for exactly-once set "
@@ -89,11 +89,11 @@ _REFUSED_KEYS: Final = {
         "the sink writes the bytes of the column: convert it in the query, or with the option value_format"
     ),
 }
-# Those that say what the sink does anyway are dropped.
+# Serializers of byte arrays are dropped: the sink does the same.
 _SERIALIZERS: Final = ("key.serializer", "value.serializer")
 _BYTES_AS_THEY_ARE: Final = "org.apache.kafka.common.serialization.ByteArraySerializer"
 
-# Keys that plug-ins define for themselves: any name goes.
+# Prefixes of keys that plug-ins define, with any name.
 _OPEN_PREFIXES: Final = ("config.providers.", "metrics.context.")
 
 
@@ -106,7 +106,7 @@ class ExactlyOnceOptions:
     timeout_ms
         The coordinator aborts a transaction that is open for longer.
     decision_topic
-        Where decisions are.
+        The topic of the decisions.
     write_id
         Names a batch job: the same id again writes nothing; None if a rerun writes again.
     micro_batch
@@ -122,18 +122,17 @@ class ExactlyOnceOptions:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SinkOptions:
-    """The options of one write, checked.
+    """The checked options of one write.
 
     config
         The producer's configuration: Kafka's dotted names and their values as given, sorted. Placeholders of config
-        providers are not resolved here, so that a task's secrets are read where the task runs.
+        providers are not resolved here: a task's secrets are read on the executor.
     topic
-        Where all rows go; ``None`` where a column says.
+        Topic of all rows; ``None`` if a column names it.
     key_format, value_format
-        What the columns are converted to; ``""`` where they must be strings or binary.
+        Formats that the columns are converted to; ``""`` if they must be strings or binary.
     flush_timeout_ms
-        How long the end of a task waits for what is not acknowledged yet: ``delivery.timeout.ms`` and ten seconds
-        unless given.
+        How long the end of a task waits for acknowledgements; by default ``delivery.timeout.ms`` and ten seconds.
     check_timeout_ms
         How long the driver waits for an answer of the cluster before the job starts.
     exactly_once
@@ -158,10 +157,10 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """The options as Spark hands them over, with keys in any case.
+        """Parse the options as Spark passes them, with keys in any case.
 
-        Values are checked by making a ``ProducerConfig`` of them. That opens no file that an ``ssl`` key names: it may
-        be on the executors alone. Modules of plug-ins and the files of config providers must be where this runs.
+        A ``ProducerConfig`` checks the values. It opens no file of an ``ssl`` key, which may exist on the executors
+        only. Modules of plug-ins and the files of config providers must exist on this machine.
 
         Raises:
             ConfigurationError: an option is unknown or missing, or its value is wrong; no secret is in the text.
@@ -180,7 +179,7 @@ class SinkOptions:
             elif name not in _SPARKS_OWN and not name.startswith(_SPARKS_OWN_PREFIX):
                 raise ConfigurationError(_unknown(name))
         if not config.get("bootstrap.servers", "").strip():
-            # All that is known of a table is gone then.
+            # Spark does not pass the options of a table.
             table = "" if config or own else "; those of CREATE TABLE reach no sink in Python: INSERT INTO t WITH (...)"
             raise ConfigurationError(
                 f'the option kafka.bootstrap.servers is missing: .option("kafka.bootstrap.servers", "host:9092"){table}'
@@ -196,7 +195,7 @@ class SinkOptions:
                     "the option is 'transaction.timeout.ms', not 'kafka.transaction.timeout.ms': the sink sets it for "
                     "each task"
                 )
-            # What transactions need of the configuration is checked with it.
+            # This also checks what transactions need of the configuration.
             checked = {
                 **config,
                 "transactional.id": exactly_once.sink,
@@ -259,7 +258,7 @@ def _exactly_once(own: Mapping[str, str]) -> ExactlyOnceOptions | None:
 def _with_provider_names(config: Mapping[str, str]) -> dict[str, str]:
     """``config`` with the names of config providers as the value of ``config.providers`` spells them.
 
-    Spark makes keys lower-case, and these names are the only part of one that Kafka has no list of.
+    Spark makes keys lower-case. These names are the only part of a key that Kafka does not define.
     """
     restored = dict(config)
     for name in (alias.strip() for alias in config.get("config.providers", "").split(",")):
@@ -273,7 +272,7 @@ def _producer_config(config: Mapping[str, str]) -> ProducerConfig:
     try:
         return ProducerConfig.from_mapping(config)
     except ConfigurationError as error:
-        # The same class, so that what is not supported stays told apart; names as the user wrote them.
+        # The same class, which distinguishes unsupported keys; names as the user wrote them.
         raise type(error)(_with_prefix(str(error))) from None
 
 
@@ -352,5 +351,5 @@ def _milliseconds(own: Mapping[str, str], name: str, default: int) -> int:
 
 def _is_secret(name: str) -> bool:
     key = CONFIG_DEF.keys.get(name)
-    # What a plug-in takes may be anything; a token for one.
+    # A plug-in's value may be a secret, such as a token.
     return key is None or key.type is Type.PASSWORD

@@ -1,4 +1,4 @@
-"""What an exactly-once sink checks before any task runs, so that a mistake fails early and its error says what to do.
+"""The checks of an exactly-once sink before any task runs: a mistake fails early, and its error contains the remedy.
 
 The checks are those of a plan. The first plan of a process makes all of them; later plans with the same options only
 look up the decision topic. None of them writes anything, except that a missing decision topic is created.

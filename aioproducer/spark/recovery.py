@@ -1,4 +1,4 @@
-"""What an operator does about exactly-once sinks: see what they have decided, finish it, and forget it."""
+"""The operator's calls for exactly-once sinks: list, finish and forget their decisions."""
 
 from __future__ import annotations
 

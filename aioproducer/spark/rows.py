@@ -18,20 +18,28 @@ from aioproducer._common.texts import counted
 from aioproducer.errors import ConfigurationError, KafkaError, KafkaTimeoutError, ProducerClosedError
 from aioproducer.record import HeaderPair, normalise_headers
 from aioproducer.spark.executor import Executor
-from aioproducer.spark.figures import Figures
-from aioproducer.spark.intake import CHUNK_BYTES, FLUSH_MARGIN_MS, LOOP_CLOSED, Columns, Intake, because, what_became
+from aioproducer.spark.row_queue import (
+    CHUNK_BYTES,
+    FLUSH_MARGIN_MS,
+    LOOP_CLOSED,
+    Columns,
+    RowQueue,
+    last_error_text,
+    outcome_text,
+)
+from aioproducer.spark.statistics import SendStatistics
 
 logger = logging.getLogger("aioproducer.spark")
 
-# So many rows of lists are taken together at most.
+# The most rows of lists that are queued together.
 CHUNK_ROWS = 1000
 # What a row on its way holds besides its key and value, in bytes.
 ROW_OVERHEAD = 200
-# What was sent may be delivered for so long where the `with` is left by an exception, in seconds.
+# How long sent rows may still be delivered if an exception leaves the `with`, in seconds.
 GRACE_AFTER_EXCEPTION = 1.0
 # In seconds.
 SHORTEST_FLUSH = 0.02
-# Letting go of the loop takes one turn of it. Where it takes longer, nobody waits for it, in seconds.
+# How long the end of the `with` waits for the loop, in seconds; usually one iteration of it.
 CLOSE_TIMEOUT = 5.0
 
 _NO_HEADERS: tuple[HeaderPair, ...] = ()
@@ -61,9 +69,9 @@ class ExecutorProducer:
         self._executor = executor
         self._config = config
         self._flush_timeout = flush_timeout
-        self._intake: Intake | None = None
+        self._queue: RowQueue | None = None
         self._over = False
-        self._figures = Figures()
+        self._statistics = SendStatistics()
         # The one that was found right the last time.
         self._topic: str | None = None
         self._serializes_key = self._serializes_value = False
@@ -86,7 +94,7 @@ class ExecutorProducer:
             TypeError, ValueError: an argument is not what it should be.
             ProducerClosedError, WrongCallerError: the ``with`` was left, or this is the loop's own thread.
         """
-        intake = self._running_intake()
+        queue = self._running_queue()
         if topic is not self._topic:
             topic = self._topic = validation.check_topic(topic)
         size = ROW_OVERHEAD
@@ -104,7 +112,7 @@ class ExecutorProducer:
             headers = normalise_headers(headers)
             validation.check(topic, partition, None, None, headers, 0 if timestamp_ms is None else timestamp_ms)
             size += sum([len(name) + validation.size_of(data) for name, data in headers])
-        intake.put((topic, value, key, partition, timestamp_ms, headers, size), 1, size)
+        queue.put((topic, value, key, partition, timestamp_ms, headers, size), 1, size)
 
     def send_many(
         self,
@@ -125,7 +133,7 @@ class ExecutorProducer:
             TypeError: a column is none, or an entry is not what it should be.
             RowsFailedError, BufferExhaustedError, ProducerClosedError, WrongCallerError: as ``send``.
         """
-        self._running_intake()
+        self._running_queue()
         topic = validation.check_topic_and_partition(topic, partition)
         columns = {"values": values, "keys": keys, "timestamps_ms": timestamps_ms, "headers": headers}
         given = {name: column for name, column in columns.items() if column is not None or name == "values"}
@@ -133,7 +141,7 @@ class ExecutorProducer:
         if all(is_arrow(column) or isinstance(column, list | tuple) for column in given.values()):
             self._send_columns(topic, partition, given)
             return
-        config = self._running_intake().producer.config
+        config = self._running_queue().producer.config
         iterators = {
             "values": lambda: items(values, encoded if config.value_serializer is None else None),
             "keys": lambda: items(keys, encoded if config.key_serializer is None else None),
@@ -161,7 +169,7 @@ class ExecutorProducer:
         at_once = most = CHUNK_ROWS if has_lists else max(count, 1)
         start = 0
         while start < count:
-            intake = self._running_intake()
+            queue = self._running_queue()
             while True:
                 chunk = {name: _slice(column, start, at_once) for name, column in given.items()}
                 size = sum([_size(column) for column in chunk.values()])
@@ -173,7 +181,7 @@ class ExecutorProducer:
                 if isinstance(column, list | tuple):
                     chunk[f"{name}s"] = self._lasting_column(name, column)
             rows = len(chunk["values"])
-            intake.put(
+            queue.put(
                 Columns(
                     topic,
                     chunk["values"],
@@ -197,7 +205,7 @@ class ExecutorProducer:
         return [None if data is None else self._lasting(name, data) for data in column]
 
     def _lasting(self, name: str, data: Any) -> Any:
-        """A key or value that its owner may not change any more.
+        """Return a key or value as bytes that its owner cannot change.
 
         Raises:
             TypeError, ValueError: it is no bytes-like, and there is no serializer for it.
@@ -217,44 +225,44 @@ class ExecutorProducer:
             KafkaTimeoutError: the time was over before; the rows are sent on.
             ProducerClosedError, WrongCallerError: as ``send``.
         """
-        intake = self._running_intake()
-        if intake.acked == intake.rows_in:
+        queue = self._running_queue()
+        if queue.acked == queue.rows_in:
             return
         if timeout is None:
             timeout = self._flush_timeout
         if timeout is None:
-            timeout = (intake.producer.config.delivery_timeout_ms + FLUSH_MARGIN_MS) / 1000
+            timeout = (queue.producer.config.delivery_timeout_ms + FLUSH_MARGIN_MS) / 1000
         try:
             # With no time at all the loop could not count the responses that it has received already.
-            self._executor.run(intake.flush(), max(timeout, SHORTEST_FLUSH))
+            self._executor.run(queue.flush(), max(timeout, SHORTEST_FLUSH))
         except KafkaError:
             raise
         except TimeoutError:
             raise KafkaTimeoutError(
-                f"not every row was acknowledged within {timeout:g} s. {what_became(intake.rows_in, intake.acked)}"
-                + because(intake.producer)
+                f"not every row was acknowledged within {timeout:g} s. {outcome_text(queue.rows_in, queue.acked)}"
+                + last_error_text(queue.producer)
             ) from None
-        self._running_intake()
+        self._running_queue()
 
     @property
     def counts(self) -> Counts:
-        """How many rows were given to ``send`` and ``send_many``, and how many are known to be acknowledged."""
-        return Counts(0, 0) if self._intake is None else Counts(self._intake.rows_in, self._intake.acked)
+        """Rows passed to ``send`` and ``send_many``, and those of them that are known to be acknowledged."""
+        return Counts(0, 0) if self._queue is None else Counts(self._queue.rows_in, self._queue.acked)
 
-    def figures(self) -> Figures:
-        """What was sent since the ``with`` began; of the whole ``with``, when it has been left."""
-        if self._over or self._intake is None:
-            return self._figures
-        return self._executor.run(self._intake.figures(), CLOSE_TIMEOUT)
+    def statistics(self) -> SendStatistics:
+        """Return the statistics since the ``with`` began; after its end, those of the whole ``with``."""
+        if self._over or self._queue is None:
+            return self._statistics
+        return self._executor.run(self._queue.statistics(), CLOSE_TIMEOUT)
 
     # The life of the `with`
 
-    def _running_intake(self) -> Intake:
-        intake = self._intake
+    def _running_queue(self) -> RowQueue:
+        queue = self._queue
         executor = self._executor
-        if intake is None or intake.stopped or executor.over or get_ident() == executor.thread_id:
+        if queue is None or queue.stopped or executor.over or get_ident() == executor.thread_id:
             raise self._refusal()
-        return intake
+        return queue
 
     def _refusal(self) -> Exception:
         if self._over:
@@ -262,34 +270,34 @@ class ExecutorProducer:
                 "the `with executor_producer(...)` that made this was left: send inside of it, or in a new one"
             )
         self._executor.check_caller()
-        return ProducerClosedError(LOOP_CLOSED) if self._intake is None else self._intake.why_stopped()
+        return ProducerClosedError(LOOP_CLOSED) if self._queue is None else self._queue.stop_error()
 
     async def _open(self) -> None:
         producer = await self._executor.producer(self._config)
         self._serializes_key = producer.config.key_serializer is not None
         self._serializes_value = producer.config.value_serializer is not None
-        self._intake = Intake(producer)
+        self._queue = RowQueue(producer)
 
     def _leave(self, error: BaseException) -> None:
-        """Deliver what was sent before an exception of the caller's, if that is quick."""
-        intake = self._intake
-        if intake is None or intake.stopped or self._executor.over:
+        """Deliver the rows that were sent before an exception of the caller, if that is quick."""
+        queue = self._queue
+        if queue is None or queue.stopped or self._executor.over:
             return
         try:
-            self._executor.run(intake.flush(), GRACE_AFTER_EXCEPTION)
+            self._executor.run(queue.flush(), GRACE_AFTER_EXCEPTION)
         except Exception as failure:
-            # The caller's own exception says why the `with` ends.
+            # The caller's own exception is the reason of the end.
             logger.debug("not everything was delivered: %r", failure)
-        if intake.acked < intake.rows_in:
-            error.add_note(what_became(intake.rows_in, intake.acked))
+        if queue.acked < queue.rows_in:
+            error.add_note(outcome_text(queue.rows_in, queue.acked))
 
     def _close(self) -> None:
-        intake, executor = self._intake, self._executor
+        queue, executor = self._queue, self._executor
         self._over = True
-        if intake is None or executor.over:
+        if queue is None or executor.over:
             return
         try:
-            self._figures = executor.run(intake.close(), CLOSE_TIMEOUT)
+            self._statistics = executor.run(queue.close(), CLOSE_TIMEOUT)
         except Exception as error:
             logger.debug("the executor has gone before: %r", error)
 
@@ -298,7 +306,7 @@ class ExecutorProducer:
 def executor_producer(
     config: Mapping[str, object], *, flush_timeout: float | None = None
 ) -> Iterator[ExecutorProducer]:
-    """A producer for the rows of a task, on the event loop of this process.
+    """Open a producer for the rows of a task, on the event loop of this process.
 
     ::
 
@@ -309,12 +317,12 @@ def executor_producer(
 
         df.foreachPartition(send)
 
-    Leaving the ``with`` waits until every row is acknowledged, and raises the first failure. Left by an exception it
-    gives what was sent a second, and lets the exception go on. The producer and its connections stay for the next task
-    of the same configuration, whose keys are Kafka's (``"linger.ms"``).
+    The end of the ``with`` waits until every row is acknowledged, and raises the first failure. After an exception in
+    the ``with``, sent rows have one second for their delivery. Later tasks with the same configuration use the producer
+    and its connections again. The keys are Kafka's (``"linger.ms"``).
 
     Args:
-        flush_timeout: how long leaving may take, in seconds; else ``delivery.timeout.ms`` and ten seconds.
+        flush_timeout: limit of that wait in seconds; by default ``delivery.timeout.ms`` and ten seconds.
 
     Raises:
         ConfigurationError: the configuration is wrong, or has a transactional id.
@@ -373,5 +381,5 @@ def _arrow_size(array: Any) -> int:
     dictionary = getattr(array, "dictionary", None)
     if dictionary is None:
         return int(array.nbytes)
-    # It is there once however short a part this is: the entries count as if each row had one of middling length.
+    # A slice shares the whole dictionary: each row counts with the average size of an entry.
     return int(array.indices.nbytes) + len(array) * int(dictionary.nbytes) // max(len(dictionary), 1)

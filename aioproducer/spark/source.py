@@ -1,8 +1,8 @@
-"""The data source ``aioproducer``: what Spark's driver plans with, and what its tasks run.
+"""The data source ``aioproducer``, for the processes of Spark's driver and for its tasks.
 
-Spark makes a ``ProducerDataSource`` in a process of its own and asks it for a writer, which goes to the tasks, and
-then to another process for ``commit`` or ``abort``. Spark imports this module to find the data source at all, in every
-session on a machine where the package is installed: what is needed for writing is imported when something is written.
+Spark creates a ``ProducerDataSource`` in a separate process, and calls it for a writer. The writer goes to the tasks,
+and to another process for ``commit`` or ``abort``. Every Spark session on a machine with this package imports this
+module to find the data source: modules for writing are imported by the first write.
 """
 
 from __future__ import annotations
@@ -53,16 +53,15 @@ class ProducerDataSource(DataSource):
         return "aioproducer"
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        # Spark sends a data source from process to process only for a streaming query's commits and aborts. Whether
-        # the cluster answers is no question any more.
+        # Spark pickles a data source only for a streaming query's commits and aborts. The cluster was checked before.
         self.__dict__.update(state)
         self._is_checked = True
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """The batch sink's writer, when the driver has found nothing wrong.
+        """Return the batch sink's writer after the driver's checks.
 
         Raises:
-            KafkaError: options, columns, mode or cluster are not right; the text says what to do.
+            KafkaError: options, columns, mode or cluster are wrong; the text contains the remedy.
         """
         from aioproducer.errors import ConfigurationError, KafkaError
         from aioproducer.spark.checks import check_cluster
@@ -76,19 +75,19 @@ class ProducerDataSource(DataSource):
             options, columns = _parse(self.options, schema)
             check_cluster(options)
         except KafkaError as error:
-            _tell_user(error)
+            _raise_short(error)
         if options.exactly_once is not None:
             return ExactlyOnceWriter(options, columns)
         return ProducerWriter(options, columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  # Spark's name
-        """The streaming sink's writer, for one micro-batch.
+        """Return the streaming sink's writer for one micro-batch.
 
-        In output mode ``complete``, which Spark calls overwriting, the rows of every micro-batch are all sent, as
-        Spark's own Kafka sink does.
+        In output mode ``complete``, which Spark calls overwriting, each micro-batch sends all rows of the result, as
+        with Spark's own Kafka sink.
 
         Raises:
-            KafkaError: options, columns or cluster are not right; the text says what to do.
+            KafkaError: options, columns or cluster are wrong; the text contains the remedy.
         """
         from aioproducer.errors import ConfigurationError, KafkaError
         from aioproducer.spark.checks import check_cluster_once
@@ -109,13 +108,13 @@ class ProducerDataSource(DataSource):
             if not self._is_checked:
                 check_cluster_once(options)
         except KafkaError as error:
-            _tell_user(error)
+            _raise_short(error)
         if own is not None:
             return ExactlyOnceStreamWriter(options, columns)
         return ProducerStreamWriter(options, columns)
 
     def schema(self) -> NoReturn:
-        """Asked for only by who reads."""
+        """Reject a read, for which alone Spark calls this."""
         _refuse_to_read()
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -139,14 +138,14 @@ def _parse(options: Mapping[str, str], schema: StructType) -> tuple[SinkOptions,
     return parsed, SinkColumns.of_schema(schema, parsed)
 
 
-def _tell_user(error: Exception) -> NoReturn:
-    """Raise an error so that a traceback, which is all that Spark shows, is short and ends in its text."""
+def _raise_short(error: Exception) -> NoReturn:
+    """Raise an error with a short traceback: Spark shows nothing else, and the text must stand at its end."""
     raise error.with_traceback(None) from None
 
 
 @dataclass
 class SinkCommitMessage(WriterCommitMessage):
-    """What a task has written; ``query_id`` and ``batch_id`` are None in a batch job.
+    """Summary of a task's rows; ``query_id`` and ``batch_id`` are None in a batch job.
 
     Times named ``_ms`` are milliseconds, from a batch's first row to its acknowledgement. Bytes are those of record
     batches, compressed, retries included; retries are rows.
@@ -184,21 +183,21 @@ class ProducerWriter(DataSourceArrowWriter):
         return write_task(iterator, self._columns, self._options)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what the job has written, all of which is in the topic.
+        """Log the rows of the job, all of which are in the topic.
 
         Raises:
-            ConfigurationError: Spark has let no task of this sink write.
+            ConfigurationError: Spark has not run the tasks of this sink.
         """
         check_all_wrote(messages)
         log_job("written", messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log what is in the topic of a job that has failed; nothing is taken back."""
+        """Log the rows that a failed job has left in the topic; none is removed."""
         log_job("aborted", messages)
 
 
 def write_task(batches: Iterable[pyarrow.RecordBatch], columns: SinkColumns, options: SinkOptions) -> SinkCommitMessage:
-    """Send a partition's rows, and log what became of them.
+    """Send a partition's rows, and log the result.
 
     Raises:
         SparkTaskError: a row could not be delivered.
@@ -212,7 +211,7 @@ def _message(outcome: TaskOutcome, report: TaskReport | None) -> SinkCommitMessa
     """Return what a task sends to the driver, and log it."""
     context = TaskContext.get()
     assert context is not None
-    figures = outcome.figures
+    statistics = outcome.statistics
     batch_id = context.getLocalProperty(_BATCH_ID)
     message = SinkCommitMessage(
         partition_id=context.partitionId(),
@@ -221,11 +220,11 @@ def _message(outcome: TaskOutcome, report: TaskReport | None) -> SinkCommitMessa
         query_id=context.getLocalProperty(_QUERY_ID),
         batch_id=None if batch_id is None else int(batch_id),
         rows=outcome.rows,
-        bytes=figures.bytes,
-        batches=figures.batches,
-        retries=figures.retries,
-        latency_avg_ms=figures.latency_avg_ms,
-        latency_max_ms=figures.latency_max_ms,
+        bytes=statistics.bytes,
+        batches=statistics.batches,
+        retries=statistics.retries,
+        latency_avg_ms=statistics.latency_avg_ms,
+        latency_max_ms=statistics.latency_max_ms,
         seconds=outcome.seconds,
         report=report,
     )
@@ -233,7 +232,7 @@ def _message(outcome: TaskOutcome, report: TaskReport | None) -> SinkCommitMessa
     skipped = ", not written again: the batch is decided" if report is not None and report.skipped else ""
     log(
         f"{where}partition {message.partition_id}, attempt {message.attempt_number} (task "
-        f"{message.task_attempt_id}): {counted(message.rows, 'row')}, {_producer_figures([message])}, "
+        f"{message.task_attempt_id}): {counted(message.rows, 'row')}, {_statistics_text([message])}, "
         f"{message.seconds:.3f} s{skipped}"
     )
     return message
@@ -260,7 +259,7 @@ class ExactlyOnce:
             try:
                 self._plan = plan_batch(self._options, log, self._write)
             except KafkaError as error:
-                _tell_user(error)
+                _raise_short(error)
         return self.__dict__.copy()
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> SinkCommitMessage:
@@ -298,7 +297,7 @@ class ExactlyOnce:
         try:
             commit_batch(self._options, _reports(messages), log)
         except KafkaError as error:
-            _tell_user(error)
+            _raise_short(error)
         log_job("committed", messages, batch_id)
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
@@ -362,7 +361,7 @@ def check_all_wrote(messages: Sequence[WriterCommitMessage | None]) -> None:
     from aioproducer.errors import ConfigurationError
 
     if not all(isinstance(message, SinkCommitMessage) for message in messages):
-        _tell_user(
+        _raise_short(
             ConfigurationError(
                 "Rows were not written: Spark hands those of a continuous query to no sink in Python. Start the query "
                 "with .trigger(processingTime='1 second') or .trigger(availableNow=True)."
@@ -383,14 +382,14 @@ def log_job(what: str, messages: Sequence[WriterCommitMessage | None], batch_id:
     rows = sum(message.rows for message in found)
     where_rows = "in open transactions" if what == "aborted" and any(each.report for each in found) else "in the topic"
     stored = f"{counted(rows, 'row')} of {counted(len(found), 'finished task')} {are(rows)} {where_rows}"
-    log(f"{where}{what}; {stored}, {_producer_figures(found)}")
+    log(f"{where}{what}; {stored}, {_statistics_text(found)}")
 
 
 def _micro_batch(query_id: str | None, batch_id: int) -> str:
     return f"batch {batch_id}, " if query_id is None else f"query {query_id}, batch {batch_id}, "
 
 
-def _producer_figures(messages: Sequence[SinkCommitMessage]) -> str:
+def _statistics_text(messages: Sequence[SinkCommitMessage]) -> str:
     batches = sum(message.batches for message in messages)
     latency = sum(message.latency_avg_ms * message.batches for message in messages) / max(batches, 1)
     return (
@@ -401,15 +400,16 @@ def _producer_figures(messages: Sequence[SinkCommitMessage]) -> str:
 
 
 def log(text: str) -> None:
-    """Log at level INFO; to stderr, which Spark puts into the executor's or the driver's own, where nobody listens.
+    """Log at level INFO, or write to stderr if no handler is configured.
 
-    Spark sets up no logging in its Python processes, unless ``spark.sql.pyspark.worker.logging.enabled`` is set.
+    Spark appends that stderr to the executor's or the driver's. It configures logging in its Python processes only if
+    ``spark.sql.pyspark.worker.logging.enabled`` is set.
     """
     if logger.hasHandlers():
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.INFO)
         logger.info("%s", text)
     else:
-        # In one piece: Spark has its workers write without a buffer, each part by itself, and between two others.
+        # In one call: stderr of Spark's workers is unbuffered, and other lines could come between two parts.
         sys.stderr.write(f"{datetime.now():%y/%m/%d %H:%M:%S} INFO {logger.name}: {text}\n")
         sys.stderr.flush()

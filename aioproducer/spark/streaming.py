@@ -31,19 +31,19 @@ class ProducerStreamWriter(DataSourceStreamArrowWriter):
         """
         return write_task(iterator, self._columns, self._options)
 
-    # Spark knows no figures of a Python sink's in a query's progress but sink.numOutputRows: they are logged.
+    # A query's progress in Spark has only sink.numOutputRows of a sink in Python: the other statistics are logged.
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Log what the micro-batch has written, all of which is in the topic.
+        """Log the rows of the micro-batch, all of which are in the topic.
 
         Raises:
-            ConfigurationError: Spark has let no task of this sink write.
+            ConfigurationError: Spark has not run the tasks of this sink.
         """
         check_all_wrote(messages)
         log_job("written", messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Log what is in the topic of a micro-batch that has failed; nothing is taken back."""
+        """Log the rows that a failed micro-batch has left in the topic; none is removed."""
         log_job("aborted", messages, batchId)
 
 

@@ -1,7 +1,7 @@
-"""One task: the Arrow batches of one partition on their way through the executor's loop, and what became of them.
+"""One task: sends the Arrow batches of one partition on the executor's loop, and waits for their delivery.
 
-The worker's main thread reads batches from Spark and cuts them into pieces; the loop's thread, a few batches behind,
-turns pieces into records. There is one hand-off per Arrow batch.
+The worker's main thread reads batches from Spark and cuts them into pieces. The loop's thread, a few batches behind,
+turns pieces into records. There is one hand-over per Arrow batch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from aioproducer._client.bulk import ColumnsSender
 from aioproducer._common.texts import are, counted, were
 from aioproducer.errors import KafkaError
 from aioproducer.spark.executor import Executor
-from aioproducer.spark.figures import Figures, figures
-from aioproducer.spark.intake import because
+from aioproducer.spark.row_queue import last_error_text
+from aioproducer.spark.statistics import SendStatistics, send_statistics
 
 if TYPE_CHECKING:
     import pyarrow
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("aioproducer.spark")
 
-# So many Arrow batches, and so many bytes of them, wait to become records at most; one alone may be larger.
+# The most Arrow batches, and bytes of them, that wait to become records; a single batch may be larger.
 BATCHES_AHEAD = 3
 BYTES_AHEAD = 16 << 20
-# How often it is looked for failures while rows wait for room or are flushed, in seconds.
-LOOK_EVERY = 0.05
-# So many partitions are named in an error.
-TOLD = 5
-# How long a task that ends early waits until the loop has let go of its rows, in seconds.
+# Interval of the checks for failures while rows wait for room or are flushed, in seconds.
+CHECK_INTERVAL = 0.05
+# The most partitions that an error names.
+NAMED_PARTITIONS = 5
+# How long a task that ends early waits until the loop has dropped its rows, in seconds.
 GRACE = 2.0
 
 
 class SparkTaskError(KafkaError):
-    """A task could not deliver its rows: where, why, and what became of the others.
+    """A task could not deliver its rows; the text has partition, reason, and the number of acknowledged rows.
 
-    Spark tries the task again (``spark.task.maxFailures`` times in all). What was written before, is written again.
+    Spark runs a task at most ``spark.task.maxFailures`` times. Each run writes all rows of the task.
     """
 
     def __init__(self, reason: str, rows: int, acked: int, topic_partition: TopicPartition | None = None) -> None:
@@ -54,34 +54,34 @@ class SparkTaskError(KafkaError):
             f"of the other {rows - acked} some may be in the log all the same."
         )
         self.rows = rows
-        """How many rows the producer had taken."""
+        """Rows that the producer had accepted."""
         self.acked = acked
-        """How many of them are known to be in the log."""
+        """Those of them that are known to be in the log."""
         self.topic_partition = topic_partition
-        """Where the first failed, if it was there that rows failed."""
+        """Partition of the first failed row; None if the failure belongs to no partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """What became of a task's rows, all of which were delivered.
+    """Outcome of a task that has delivered all of its rows.
 
     rows
-        How many there were.
+        The number of rows.
     seconds
-        From the first row that was asked for to the last acknowledgement.
-    figures
-        What the producer did meanwhile.
+        From the request for the first row to the last acknowledgement.
+    statistics
+        Those of the producer during that time.
     """
 
     rows: int
     seconds: float
-    figures: Figures
+    statistics: SendStatistics
 
 
 class PartitionSender:
-    """A task's part on the loop: takes pieces, makes records of them in order, and watches what becomes of these.
+    """A task's part on the loop: receives pieces, turns them into records in order, and checks their deliveries.
 
-    Made, and called, on the loop.
+    Create and call it on the loop.
     """
 
     def __init__(self, producer: Producer) -> None:
@@ -94,17 +94,17 @@ class PartitionSender:
         self._no_more = False
         self._filled = asyncio.Event()
         self._room = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._send_and_look(), name="aioproducer-spark-task")
-        # Who waits for room must hear of a failure too.
+        self._task = asyncio.get_running_loop().create_task(self._send_and_check(), name="aioproducer-spark-task")
+        # A failure also ends the wait for room.
         self._task.add_done_callback(lambda _: self._room.set())
 
     @property
     def rows(self) -> int:
-        """How many rows the producer has taken."""
+        """Rows that the producer has accepted."""
         return self._sender.count
 
     async def put(self, pieces: Sequence[Piece], size: int) -> None:
-        """Take the pieces of an Arrow batch of ``size`` bytes, when no more than a few batches wait.
+        """Accept the pieces of an Arrow batch of ``size`` bytes, once at most a few batches wait.
 
         Raises:
             SparkTaskError: rows of this task have failed.
@@ -137,40 +137,40 @@ class PartitionSender:
             await self.abandon()
             raise self._failure(
                 f"Not all rows were acknowledged within {timeout * 1000:.0f} ms (flush_timeout_ms) after the last one "
-                f"had come{self._still_waiting()}.{because(self._producer)}"
+                f"had come{self._still_waiting()}.{last_error_text(self._producer)}"
             )
         await self._task
         seconds = perf_counter() - self._began
-        return TaskOutcome(self._sender.count, seconds, figures(self._before, self._producer.metrics()))
+        return TaskOutcome(self._sender.count, seconds, send_statistics(self._before, self._producer.metrics()))
 
     def _still_waiting(self) -> str:
         self._sender.settle_finished()
         waiting = [str(topic_partition) for topic_partition in self._sender.unfinished()]
         if not waiting:
             return ""
-        more = f" and {len(waiting) - TOLD} more" if len(waiting) > TOLD else ""
-        return f"; those for {', '.join(waiting[:TOLD])}{more} still wait"
+        more = f" and {len(waiting) - NAMED_PARTITIONS} more" if len(waiting) > NAMED_PARTITIONS else ""
+        return f"; those for {', '.join(waiting[:NAMED_PARTITIONS])}{more} still wait"
 
     async def abandon(self) -> None:
-        """Let go of all rows that are not with the producer yet."""
+        """Drop all rows that the producer has not accepted."""
         self._task.cancel()
         await asyncio.wait([self._task])
         self._waiting.clear()
         if not self._task.cancelled() and (error := self._task.exception()) is not None:
             logger.debug("the task had failed: %s", error)
 
-    async def _send_and_look(self) -> None:
+    async def _send_and_check(self) -> None:
         sending = asyncio.get_running_loop().create_task(self._send_all())
         try:
             while not sending.done():
-                # With a full buffer the sending itself sees nothing before there is room.
-                await asyncio.wait([sending], timeout=LOOK_EVERY)
+                # With a full buffer the send itself notices no failure until there is room.
+                await asyncio.wait([sending], timeout=CHECK_INTERVAL)
                 self._check()
         finally:
             sending.cancel()
             await asyncio.wait([sending])
             if not sending.cancelled():
-                # What it failed for is raised below, unless it is known already where rows failed.
+                # Its error is raised below, unless a failed delivery was raised first.
                 sending.exception()
         await sending
 
@@ -187,7 +187,7 @@ class PartitionSender:
             self._waiting.popleft()
             self._bytes_waiting -= size
             self._room.set()
-        # Not all that the producer has, which others of this executor share.
+        # Only the records of this task: other tasks of this executor may share the producer.
         await self._sender.settle_all()
 
     async def _send(self, piece: Piece) -> None:
@@ -204,7 +204,7 @@ class PartitionSender:
             raise self._failure(f"A row for topic {piece.topic!r} was refused: {error}") from None
 
     def _check(self) -> None:
-        """Look at all that is done.
+        """Check the finished deliveries.
 
         Raises:
             SparkTaskError: a delivery has failed.
@@ -226,12 +226,12 @@ async def _begin(executor: Executor, options: SinkOptions) -> PartitionSender:
 
 
 def write_partition(batches: Iterable[pyarrow.RecordBatch], columns: SinkColumns, options: SinkOptions) -> TaskOutcome:
-    """Send a partition's rows, and return when every one is acknowledged.
+    """Send a partition's rows, and return when all are acknowledged.
 
-    The rows that wait are bounded whatever the partition's size: some Arrow batches, and ``buffer.memory``.
+    Waiting rows occupy at most a few Arrow batches and ``buffer.memory``, whatever the size of the partition.
 
     Raises:
-        SparkTaskError: a row could not be delivered, or not in time; it is raised at the first.
+        SparkTaskError: a row could not be delivered, or not in time. The first failure raises it.
     """
     executor = Executor.current()
     sender = executor.run(_begin(executor, options))
@@ -248,7 +248,7 @@ def send_all(
     """Send a partition's rows by ``sender``; see ``write_partition``.
 
     Raises:
-        SparkTaskError: a row could not be delivered, or not in time; it is raised at the first.
+        SparkTaskError: a row could not be delivered, or not in time. The first failure raises it.
     """
     try:
         for batch in batches:
@@ -269,5 +269,5 @@ def _abandon(executor: Executor, sender: PartitionSender) -> None:
     try:
         executor.run(sender.abandon(), GRACE)
     except Exception as error:
-        # What ends the task is the error before this one.
+        # The task fails with the error before this one.
         logger.warning("a task's rows may still wait on the executor's loop: %r", error)

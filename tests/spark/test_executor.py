@@ -33,8 +33,8 @@ from aioproducer.errors import (
 from aioproducer.record import TopicPartition
 from aioproducer.spark import RowsFailedError, close_executor, executor_producer, run
 from aioproducer.spark.executor import MANY_PRODUCERS, Executor
-from aioproducer.spark.figures import Figures, figures
-from aioproducer.spark.intake import Intake
+from aioproducer.spark.row_queue import RowQueue
+from aioproducer.spark.statistics import SendStatistics, send_statistics
 from aioproducer.testing import EmbeddedClusterThread
 from aioproducer.wire.murmur2 import partition_for_key
 from tests.waiting import know_topic
@@ -300,7 +300,7 @@ def test_a_loop_that_is_blocked_is_not_waited_for(
     executor = Executor.current()
     until(lambda: len(executor._calls) == 1)
     executor.close(0.05)
-    assert "has not ended: something on it blocks" in caplog.text
+    assert "has not ended: a callback on it blocks" in caplog.text
     go_on.set()
     thread.join()
     until(lambda: threads() == [])
@@ -605,9 +605,9 @@ def test_rows_wait_no_longer_than_linger(config: dict[str, object], topic: str) 
     told: list[object] = []
     with executor_producer({**config, "linger.ms": 100}) as producer:
         loop = Executor.current().loop
-        assert producer._intake is not None
-        call_soon = producer._intake._call_soon
-        producer._intake._call_soon = lambda function: (told.append(function), call_soon(function))[1]  # type: ignore[method-assign]  # counted
+        assert producer._queue is not None
+        call_soon = producer._queue._call_soon
+        producer._queue._call_soon = lambda function: (told.append(function), call_soon(function))[1]  # type: ignore[method-assign]  # counted
         for _ in range(1000):
             producer.send(topic, b"v")
     assert loop is not None
@@ -667,13 +667,13 @@ def test_rows_go_over_to_the_loop_many_at_a_time_also_behind_a_large_one(
 ) -> None:
     """They went one at a time: a large row made chunks small for good, and each part of a dictionary counted it all."""
     handed_over: list[int] = []
-    put = Intake.put
+    put = RowQueue.put
 
-    def counting(intake: Intake, item: Any, rows: int, size: int) -> None:
+    def counting(queue: RowQueue, item: Any, rows: int, size: int) -> None:
         handed_over.append(rows)
-        put(intake, item, rows, size)
+        put(queue, item, rows, size)
 
-    monkeypatch.setattr(Intake, "put", counting)
+    monkeypatch.setattr(RowQueue, "put", counting)
     data = [bytes(900_000), *[b"%d" % number for number in range(20_000)]]
     column: Any = data if kind == "list" else pyarrow.array(data)
     if kind == "dictionary":
@@ -1014,10 +1014,12 @@ def test_two_threads_share_the_producer_each_with_its_own_rows(
         assert values(cluster, topic, name) == [b"%d %d" % (name, number) for number in range(3000)]
 
 
-# Figures
+# SendStatistics
 
 
-def test_figures_are_those_of_the_with(cluster: EmbeddedClusterThread, config: dict[str, object], topic: str) -> None:
+def test_statistics_are_those_of_the_with(
+    cluster: EmbeddedClusterThread, config: dict[str, object], topic: str
+) -> None:
     # One batch, however long the rows take, of a topic that is known: rows in line for it may come into two.
     config["linger.ms"] = 60_000
     with executor_producer(config) as producer:
@@ -1027,8 +1029,8 @@ def test_figures_are_those_of_the_with(cluster: EmbeddedClusterThread, config: d
     with executor_producer(config) as producer:
         producer.send_many(topic, [b"v" * 100] * 50, partition=0)
         producer.flush()
-        inside = producer.figures()
-    assert producer.figures() == inside
+        inside = producer.statistics()
+    assert producer.statistics() == inside
     assert (inside.rows, inside.acked, inside.batches, inside.retries) == (50, 50, 1, 0)
     assert 50 * 100 < inside.bytes < 50 * 120
     assert 0 < inside.latency_avg_ms <= inside.latency_max_ms
@@ -1037,26 +1039,26 @@ def test_figures_are_those_of_the_with(cluster: EmbeddedClusterThread, config: d
     with executor_producer(config) as producer:
         producer.send_many(topic, [b"v" * 100] * 20, partition=0)
         producer.flush()
-        again = producer.figures()
+        again = producer.statistics()
     assert (again.rows, again.acked, again.batches, again.retries) == (20, 20, 1, 20)
     assert again.bytes > 2 * 20 * 100
     # The backoff is of 100 ms, more or less by a fifth.
     assert again.latency_max_ms >= 70
 
 
-def test_figures_of_nothing(config: dict[str, object]) -> None:
+def test_statistics_of_nothing(config: dict[str, object]) -> None:
     with executor_producer(config) as producer:
-        assert producer.figures() == Figures()
-    assert producer.figures() == Figures()
+        assert producer.statistics() == SendStatistics()
+    assert producer.statistics() == SendStatistics()
     assert producer.counts == (0, 0)
 
 
-async def test_figures_are_of_the_executors_producers(config: dict[str, object]) -> None:
+async def test_statistics_are_of_the_executors_producers(config: dict[str, object]) -> None:
     from aioproducer import Producer
 
     async with Producer.from_config(config) as producer:
         with pytest.raises(TypeError, match=r"Executor.producer\(\)"):
-            figures(producer.metrics(), producer.metrics())
+            send_statistics(producer.metrics(), producer.metrics())
 
 
 # The package

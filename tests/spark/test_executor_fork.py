@@ -121,7 +121,7 @@ def refused(call):
     try:
         call()
     except WrongCallerError as error:
-        assert "belongs to the parent process: call executor_producer() or run() anew" in str(error), error
+        assert "belongs to the parent process: call executor_producer() or run() again" in str(error), error
     else:
         raise AssertionError("not refused")
 
@@ -134,7 +134,7 @@ with executor_producer(config) as producer:
             lambda: producer.send("forked", b"x"),
             lambda: producer.send_many("forked", [b"x"]),
             producer.flush,
-            producer.figures,
+            producer.statistics,
             lambda: executor.run(work()),
         ):
             refused(call)

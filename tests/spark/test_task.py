@@ -77,12 +77,12 @@ def test_every_row_is_there_in_order_when_it_returns(cluster: EmbeddedClusterThr
     records = cluster.records(topic)
     assert [record.key for record in records] == [b"%d" % number for number in range(2 * ROWS + 1)]
     assert outcome.rows == 2 * ROWS + 1
-    figures = outcome.figures
-    assert figures.rows == figures.acked == outcome.rows
-    assert figures.batches >= 1
-    assert figures.bytes > outcome.rows * 10
-    assert figures.retries == 0
-    assert 0 < figures.latency_avg_ms <= figures.latency_max_ms <= outcome.seconds * 1000 + 1000
+    statistics = outcome.statistics
+    assert statistics.rows == statistics.acked == outcome.rows
+    assert statistics.batches >= 1
+    assert statistics.bytes > outcome.rows * 10
+    assert statistics.retries == 0
+    assert 0 < statistics.latency_avg_ms <= statistics.latency_max_ms <= outcome.seconds * 1000 + 1000
     assert tasks_on_loop() == []
 
 
@@ -123,10 +123,10 @@ async def _metrics(producer: Producer) -> MetricsSnapshot:
     return producer.metrics()
 
 
-def test_retries_are_in_the_figures(cluster: EmbeddedClusterThread, topic: str) -> None:
+def test_retries_are_in_the_statistics(cluster: EmbeddedClusterThread, topic: str) -> None:
     cluster.fail("Produce", "NOT_ENOUGH_REPLICAS", times=1)
     outcome = write(cluster, topic, iter([batch(0)]))
-    assert outcome.figures.retries > 0
+    assert outcome.statistics.retries > 0
     assert len(cluster.records(topic)) == ROWS
 
 

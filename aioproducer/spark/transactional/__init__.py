@@ -1,4 +1,4 @@
-"""Exactly-once delivery of the Spark sink: what decides, without IO.
+"""Exactly-once delivery of the Spark sink: the decisions, without IO.
 
 Tasks leave their transactions open. The driver writes one *decision* for each micro-batch into a topic, in a
 transaction of the sink's *committer*: it holds a *handle* of each open transaction. A decided batch is finished by the

@@ -1,4 +1,4 @@
-"""What the flows need of Kafka. ``KafkaSinkCluster`` asks brokers; the tests have a model."""
+"""The flows' calls to Kafka. ``KafkaSinkCluster`` sends requests; the tests have a model."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SinkCluster(Protocol):
         ...
 
     async def reached(self, point: str) -> None:
-        """Tell tests that the flow has reached this point."""
+        """Mark a named point of the flow, at which tests can stop the process."""
         ...
 
     # The decision topic
@@ -112,7 +112,7 @@ class SinkCluster(Protocol):
         ...
 
     async def end(self, handles: Sequence[Handle], commit: bool) -> list[bool]:
-        """Send EndTxn for each handle; return where the coordinator has answered NONE."""
+        """Send EndTxn for each handle; return for each whether the coordinator has answered NONE."""
         ...
 
     async def list_open(self) -> list[OpenTransaction]:

@@ -1,7 +1,7 @@
-"""The flows of the driver: plan, commit, abort, and the recovery of what others have left.
+"""The flows of the driver: plan, commit, abort, and the recovery of unfinished batches.
 
-Each is a sequence of calls to ``SinkCluster``; any call may be the last of its process. The docstrings say why the
-order matters.
+Each is a sequence of calls to ``SinkCluster``; any call may be the last of its process. The docstrings give the reasons
+of the order.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Finisher:
         answers = await self.cluster.end(decision.handles, True)
         for handle, committed in zip(decision.handles, answers, strict=True):
             if not committed:
-                await self.settle(decision, handle, copied)
+                await self.resolve(decision, handle, copied)
         await self.cluster.reached("ended")
 
-    async def settle(self, decision: Decision, handle: Handle, copied: dict[CopyKey, CopyNote]) -> None:
-        """Find out from the log how a handle has ended, and copy the rows of an aborted one."""
+    async def resolve(self, decision: Decision, handle: Handle, copied: dict[CopyKey, CopyNote]) -> None:
+        """Read from the log how a handle has ended, and copy the rows of an aborted one."""
         for where in handle.ranges:
             verdict = await self.cluster.verdict(handle, where)
             if verdict is Verdict.UNKNOWN:
@@ -79,8 +79,8 @@ class Finisher:
 
     async def copy(self, decision: Decision, handle: Handle, where: RowRange, copied: dict[CopyKey, CopyNote]) -> None:
         """Copy rows in pieces: each is one transaction of the committer, which ends with the note about it."""
-        place = CopyKey(handle.transactional_id, handle.producer_epoch, where.topic, where.partition)
-        note = copied.get(place, CopyNote(where.first_offset - 1, 0))
+        copy_key = CopyKey(handle.transactional_id, handle.producer_epoch, where.topic, where.partition)
+        note = copied.get(copy_key, CopyNote(where.first_offset - 1, 0))
         while note.offset < where.last_offset:
             rows = await self.cluster.rows_of(handle, where, note.offset)
             count = note.rows + len(rows)
@@ -93,8 +93,8 @@ class Finisher:
                     "since: they "
                     "are lost"
                 )
-            await self.write_piece(decision, where, place, rows, CopyNote(rows[-1].offset, count))
-            note = copied[place] = CopyNote(rows[-1].offset, count)
+            await self.write_piece(decision, where, copy_key, rows, CopyNote(rows[-1].offset, count))
+            note = copied[copy_key] = CopyNote(rows[-1].offset, count)
             self.log(
                 f"batch {decision.batch_id} of {decision.key}: copied {count} of {counted(where.rows, 'row')} of "
                 f"{where.topic}-{where.partition}, as the coordinator had aborted their transaction"
@@ -102,10 +102,10 @@ class Finisher:
             await self.cluster.reached("copied")
 
     async def write_piece(
-        self, decision: Decision, where: RowRange, place: CopyKey, rows: Sequence[Row], note: CopyNote
+        self, decision: Decision, where: RowRange, copy_key: CopyKey, rows: Sequence[Row], note: CopyNote
     ) -> None:
         await self.cluster.append_rows(where, rows)
-        await self.cluster.append([copy_record(decision, place, note)])
+        await self.cluster.append([copy_record(decision, copy_key, note)])
         await self.cluster.commit()
 
     async def note_done(self, decision: Decision, copied: dict[CopyKey, CopyNote]) -> None:
@@ -196,7 +196,7 @@ class Planner(Finisher):
 
 
 class Committer(Finisher):
-    """``commit`` and ``abort`` of one batch, in a process that knows of the plan what the tasks report."""
+    """``commit`` and ``abort`` of one batch, in a process that receives the plan with the tasks' reports."""
 
     def __init__(self, cluster: SinkCluster, log: Callable[[str], None], new_id: Callable[[], str]) -> None:
         super().__init__(cluster, log)

@@ -1,4 +1,4 @@
-"""What a plan tells the tasks, what the tasks report, and the rule by which a task writes or skips its rows."""
+"""The plan for the tasks, the tasks' reports, and the rule by which a task writes or skips its rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WRITE: Final = "--"
 
 
 class ExactlyOnceError(KafkaError):
-    """The sink cannot go on without losing or doubling rows; nothing was written. The text says what to do."""
+    """The sink cannot continue without losing or doubling rows; nothing was written. The text has the remedy."""
 
 
 class SinkTakenOverError(ExactlyOnceError):
@@ -42,7 +42,7 @@ def check_sink_id(sink: str) -> str:
 
 
 def write_sink(sink: str, name: str) -> str:
-    """Return the sink of one ``write_batch`` of a sink; it is a sink of its own."""
+    """Return the separate sink of one ``write_batch`` of a sink."""
     return f"{sink}{_WRITE}{name}"
 
 
@@ -76,7 +76,7 @@ class DecidedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the planner passes to the tasks, and these to ``commit``.
+    """The planner's result, which goes to the tasks and by their reports to ``commit``.
 
     decided
         The last decided batch of each query or write.
@@ -132,7 +132,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """What one task has done: ``handle`` is None if it had no rows, or skipped them."""
+    """Result of one task: ``handle`` is None if it had no rows, or skipped them."""
 
     plan: Plan
     key: str
@@ -157,7 +157,7 @@ class Batch:
 
 
 def batch_of(reports: Sequence[TaskReport]) -> Batch:
-    """Return what the tasks have in common.
+    """Combine the reports of a batch.
 
     Raises:
         ExactlyOnceError: there is no report, or they are not of one plan.

@@ -1,4 +1,4 @@
-"""What a planner knows of one sink from the records of the decision topic."""
+"""The decisions of one sink, from the records of the decision topic."""
 
 from __future__ import annotations
 

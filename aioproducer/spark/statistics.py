@@ -1,6 +1,6 @@
-"""What a task has sent, in figures: by the difference of what its producer's ``metrics()`` said before and after.
+"""Statistics of a task's sends: the difference between its producer's ``metrics()`` before and after.
 
-Kafka's metrics count no batches, and their averages and maxima are those of the last minute: see ``Totals``.
+Kafka's metrics do not count batches, and their averages and maxima cover the last minute only: see ``Totals``.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from aioproducer.producer import Producer
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """What a producer sent between two moments.
+class SendStatistics:
+    """Statistics of a producer between two moments.
 
-    They are the whole producer's: tasks that have one in common at the same time have them in common.
+    Tasks that share a producer at the same time share its statistics.
 
     rows
-        Records of the batches that were sent, each once however often it was sent again.
+        Records of the batches that were sent, without retries.
     acked
         Records that were acknowledged.
     bytes
-        Bytes of record batches sent, compressed as they were, those sent again included.
+        Bytes of record batches sent, after compression, including retries.
     batches
-        Batches sent, each once.
+        Batches sent, without retries.
     retries
         Records sent again.
     latency_avg_ms, latency_max_ms
-        From a batch's first record until the batch was acknowledged; 0 where none was.
+        From a batch's first record to its acknowledgement; 0 if no batch was acknowledged.
     """
 
     rows: int = 0
@@ -44,7 +44,7 @@ class Figures:
 
 
 class Reading:
-    """A producer's totals at one moment, and the largest latency between then and the last reading of all."""
+    """A producer's totals at one moment, and the largest latency since then until the latest reading."""
 
     __slots__ = (
         "__weakref__",
@@ -71,7 +71,7 @@ class Reading:
 
 
 class MeteredSnapshot(MetricsSnapshot):
-    """The metrics at one moment, with the reading that ``figures`` compares."""
+    """The metrics at one moment, and the reading for ``send_statistics``."""
 
     def __init__(self, snapshot: MetricsSnapshot, reading: Reading) -> None:
         super().__init__(snapshot, snapshot.topics, snapshot.nodes)
@@ -79,14 +79,14 @@ class MeteredSnapshot(MetricsSnapshot):
 
 
 class MeteredProducer(Producer):
-    """A producer whose ``metrics()`` can be compared by ``figures``."""
+    """A producer with ``metrics()`` for ``send_statistics``."""
 
-    # Those of which somebody still wants to know the largest latency since.
+    # Readings that are still in use: each receives the largest latency since it was taken.
     _readings: WeakSet[Reading]
 
     @classmethod
     def metered(cls, config: Mapping[str, object]) -> Self:
-        """As ``from_config``."""
+        """Create a producer, as ``from_config``."""
         producer = cls.from_config(config)
         producer._readings = WeakSet()
         return producer
@@ -102,22 +102,24 @@ class MeteredProducer(Producer):
         return MeteredSnapshot(snapshot, reading)
 
 
-def figures(before: MetricsSnapshot, after: MetricsSnapshot) -> Figures:
-    """What was sent between two ``metrics()`` of one producer of the executor's.
+def send_statistics(before: MetricsSnapshot, after: MetricsSnapshot) -> SendStatistics:
+    """Return the statistics between two results of ``metrics()`` of one producer of the executor.
 
-    The largest latency is that of the time between ``before`` and this call.
+    The largest latency is that since ``before``.
 
     Raises:
-        TypeError: they are of another producer, which does not count what is needed here.
+        TypeError: the metrics are of another producer, which does not count batches.
     """
     if not isinstance(before, MeteredSnapshot) or not isinstance(after, MeteredSnapshot):
-        raise TypeError("figures are of a producer that Executor.producer() gave: another does not count its batches")
+        raise TypeError(
+            "statistics need metrics() of a producer that Executor.producer() returned: others do not count batches"
+        )
     return _difference(before.reading, after.reading)
 
 
-def _difference(before: Reading, after: Reading) -> Figures:
+def _difference(before: Reading, after: Reading) -> SendStatistics:
     batches = after.acked_batches - before.acked_batches
-    return Figures(
+    return SendStatistics(
         rows=after.rows - before.rows,
         acked=after.acked - before.acked,
         bytes=after.bytes - before.bytes,

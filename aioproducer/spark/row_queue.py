@@ -1,4 +1,4 @@
-"""Rows on their way from a thread that does not await to the producer on the executor's loop."""
+"""A queue of rows, from a thread without an event loop to the producer on the executor's loop."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from aioproducer._client.bulk import ColumnsSender, SendManyResult
 from aioproducer._common.texts import are, counted
 from aioproducer.errors import BufferExhaustedError, KafkaError, ProducerClosedError, SendManyError
 from aioproducer.record import HeaderPair, TopicPartition
-from aioproducer.spark.figures import Figures, figures
+from aioproducer.spark.statistics import SendStatistics, send_statistics
 
 if TYPE_CHECKING:
     from aioproducer.producer import Producer
 
-# The loop is told of rows when there are so many bytes of them, or after linger.ms.
+# The loop is woken after this many bytes of rows, or after linger.ms.
 CHUNK_BYTES = 256 << 10
-# So many bytes of rows may be on their way to the producer; one row, or one chunk of columns, may come on top.
+# The most bytes of rows in the queue; one row, or one chunk of columns, may exceed it.
 BYTES_AHEAD = 4 * CHUNK_BYTES
-# Shorter than that rows need not wait, in seconds: each waking of the loop costs the caller some microseconds.
+# Shortest linger, in seconds: each wake-up of the loop costs the caller some microseconds.
 SHORTEST_LINGER = 0.001
-# How often it is looked for failures while rows wait for room or are flushed, in seconds.
-LOOK_EVERY = 0.05
+# Interval of the checks for failures while rows wait for room or are flushed, in seconds.
+CHECK_INTERVAL = 0.05
 
-# The last records are decided by delivery.timeout.ms; so much later a flush is over unless something hangs.
+# delivery.timeout.ms resolves the last records; a flush that takes this much longer is stuck.
 FLUSH_MARGIN_MS = 10_000
 
 LOOP_CLOSED = "the executor's event loop was closed meanwhile: what was not flushed may be lost"
 
 Row: TypeAlias = "tuple[str, Any, Any, int | None, int | None, Sequence[HeaderPair], int]"
-"""Topic, value, key, partition, timestamp, headers, and the bytes that it counts for."""
+"""Topic, value, key, partition, timestamp, headers, and the row's size in bytes."""
 
 
 class RowsFailedError(SendManyError):
-    """Rows could not be delivered: where, why, and how many were."""
+    """Rows could not be delivered; the text has partition, reason, and the number of acknowledged rows."""
 
     def __init__(self, rows: int, acked: int, errors: Mapping[TopicPartition, KafkaError]) -> None:
         super().__init__(SendManyResult(rows, acked), errors)
         topic_partition, error = next(iter(self.errors.items()))
-        self.args = (f"Rows for {topic_partition} were not delivered: {error} {what_became(rows, acked)}",)
+        self.args = (f"Rows for {topic_partition} were not delivered: {error} {outcome_text(rows, acked)}",)
 
 
-def what_became(rows: int, acked: int) -> str:
+def outcome_text(rows: int, acked: int) -> str:
     return (
         f"Of {counted(rows, 'row')} sent {acked} {are(acked)} known to be acknowledged; of the other {rows - acked} "
         "some may be in the log all the same."
@@ -65,14 +65,14 @@ class Columns(NamedTuple):
     size: int
 
 
-class Intake:
-    """Rows on their way from one thread to the producer, and what becomes of them.
+class RowQueue:
+    """A queue of rows from one thread to the producer, which also checks their deliveries.
 
-    The thread appends to a deque and the loop takes from it, which needs no lock; each counter is written by one side.
+    The thread appends to a deque and the loop pops from it, without a lock; each counter is written by one side only.
     """
 
     def __init__(self, producer: Producer) -> None:
-        """To be called on the loop."""
+        """Create the queue. Call this on the loop."""
         config = producer.config
         self.producer = producer
         self.rows_in = 0
@@ -86,16 +86,16 @@ class Intake:
         self._bytes_in = 0
         self._bytes_out = 0
         self._rows_out = 0
-        # Bytes of rows since the loop was told to take them.
-        self._bytes_untold = 0
-        # The loop will not look for rows before it is told to.
+        # Bytes of rows since the last wake-up of the loop.
+        self._unannounced_bytes = 0
+        # The loop does not check the queue until it is woken.
         self._idle = True
         self._room = threading.Event()
         self._linger = max(config.linger_ms / 1000, SHORTEST_LINGER)
         self._timer: asyncio.TimerHandle | None = None
-        self._told = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._progress = asyncio.Event()
-        self._task = self._loop.create_task(self._take_on(), name="aioproducer-executor-rows")
+        self._task = self._loop.create_task(self._run(), name="aioproducer-executor-rows")
 
     # In the thread that sends
 
@@ -107,25 +107,26 @@ class Intake:
         """Append rows, once there is room.
 
         Raises:
-            BufferExhaustedError: there was none for ``max.block.ms``.
-            Exception: a row has failed meanwhile.
+            BufferExhaustedError: there was no room for ``max.block.ms``.
+            Exception: a row has failed.
         """
         if self._is_full():
             self._wait_for_room()
         self._waiting.append(item)
         self.rows_in += rows
         self._bytes_in += size
-        self._bytes_untold += size
-        if self._bytes_untold >= CHUNK_BYTES:
-            self._tell()
+        self._unannounced_bytes += size
+        if self._unannounced_bytes >= CHUNK_BYTES:
+            self._wake()
         elif self._idle:
-            # The loop sets it before it looks for the last rows, and this comes behind the row: none is left unseen.
+            # The loop sets it before it checks the queue for the last time, and this comes after the append: no row is
+            # overlooked.
             self._idle = False
-            self._call_soon(self._tell_later)
+            self._call_soon(self._wake_after_linger)
 
-    def _tell(self) -> None:
-        self._bytes_untold = 0
-        self._call_soon(self._told.set)
+    def _wake(self) -> None:
+        self._unannounced_bytes = 0
+        self._call_soon(self._wakeup.set)
 
     def _call_soon(self, function: Callable[[], None]) -> None:
         try:
@@ -138,55 +139,55 @@ class Intake:
 
     def _wait_for_room(self) -> None:
         deadline = monotonic() + self.max_block
-        self._tell()
+        self._wake()
         while True:
             self._room.clear()
             if self.stopped:
-                raise self.why_stopped()
+                raise self.stop_error()
             if not self._is_full():
                 return
             if not self._room.wait(max(deadline - monotonic(), 0)):
                 raise BufferExhaustedError(
-                    f"no room for another row within {self.max_block * 1000:.0f} ms (max.block.ms): the cluster takes "
-                    f"rows more slowly than they come, or not at all. {what_became(self.rows_in, self.acked)}"
-                    + because(self.producer)
+                    f"no room for another row within {self.max_block * 1000:.0f} ms (max.block.ms): the cluster stores "
+                    f"rows more slowly than they are sent, or not at all. {outcome_text(self.rows_in, self.acked)}"
+                    + last_error_text(self.producer)
                 )
 
-    def why_stopped(self) -> Exception:
-        """What to raise instead of taking more."""
+    def stop_error(self) -> Exception:
+        """Return the error to raise for each further row."""
         if self.failure is None:
             return ProducerClosedError(LOOP_CLOSED)
         return self.failure.fresh() if isinstance(self.failure, KafkaError) else self.failure
 
     # On the loop
 
-    def _tell_later(self) -> None:
+    def _wake_after_linger(self) -> None:
         if self._timer is None and not self.stopped:
-            self._timer = self._loop.call_later(self._linger, self._told.set)
+            self._timer = self._loop.call_later(self._linger, self._wakeup.set)
 
-    async def _take_on(self) -> None:
+    async def _run(self) -> None:
         try:
             while not self.stopped:
-                await self._told.wait()
-                self._told.clear()
+                await self._wakeup.wait()
+                self._wakeup.clear()
                 self._idle = True
                 if self._timer is not None:
                     self._timer.cancel()
                     self._timer = None
                 while self._waiting and not self.stopped:
-                    await self._send_and_look()
+                    await self._send_and_check()
         except Exception as error:
             self._stop(error)
         finally:
             self._stop(None)
 
-    async def _send_and_look(self) -> None:
+    async def _send_and_check(self) -> None:
         sending = self._loop.create_task(self._send_some())
         try:
             while not self.stopped and not sending.done():
-                # With a full buffer the sending itself sees nothing before there is room.
-                await asyncio.wait([sending], timeout=LOOK_EVERY)
-                self.look()
+                # With a full buffer the send itself notices no failure until there is room.
+                await asyncio.wait([sending], timeout=CHECK_INTERVAL)
+                self.check()
         finally:
             sending.cancel()
             await asyncio.wait([sending])
@@ -195,7 +196,7 @@ class Intake:
             raise failed
 
     async def _send_some(self) -> None:
-        for columns in self._take():
+        for columns in self._next_columns():
             await self._sender.send(
                 columns.topic,
                 columns.values,
@@ -209,8 +210,8 @@ class Intake:
             self._room.set()
             self._progress.set()
 
-    def _take(self) -> Iterator[Columns]:
-        """The columns that come next, or the rows, up to a chunk of them, as columns."""
+    def _next_columns(self) -> Iterator[Columns]:
+        """Pop the next columns, or the next rows, at most a chunk of them, as columns."""
         rows: list[Row] = []
         size = 0
         while self._waiting and size < CHUNK_BYTES:
@@ -225,8 +226,8 @@ class Intake:
             size += item[-1]
         yield from _as_columns(rows)
 
-    def look(self) -> None:
-        """See what has been delivered, and stop at the first failure."""
+    def check(self) -> None:
+        """Check the finished deliveries, and stop at the first failure."""
         self._sender.settle_finished()
         if self._sender.errors and not self.stopped:
             self._stop(RowsFailedError(self.rows_in, self.acked, self._sender.errors))
@@ -244,40 +245,40 @@ class Intake:
 
     async def flush(self) -> None:
         """Wait until all rows are acknowledged, or the first has failed."""
-        self._told.set()
+        self._wakeup.set()
         while self._rows_out < self.rows_in and not self.stopped:
             self._progress.clear()
             try:
-                async with asyncio.timeout(LOOK_EVERY):
+                async with asyncio.timeout(CHECK_INTERVAL):
                     await self._progress.wait()
             except TimeoutError:
-                self.look()
-        # Not all that the producer has, which others share.
+                self.check()
+        # Only the rows of this queue: other tasks may share the producer.
         flushing = self._loop.create_task(self._sender.settle_all())
         try:
             while not self.stopped and not flushing.done():
-                await asyncio.wait([flushing], timeout=LOOK_EVERY)
-                self.look()
+                await asyncio.wait([flushing], timeout=CHECK_INTERVAL)
+                self.check()
         finally:
             flushing.cancel()
         await asyncio.wait([flushing])
         if not flushing.cancelled():
             flushing.result()
-        self.look()
+        self.check()
 
-    async def close(self) -> Figures:
-        """Let go of the rows that the producer has not accepted."""
+    async def close(self) -> SendStatistics:
+        """Drop the rows that the producer has not accepted, and return the statistics."""
         self._task.cancel()
         await asyncio.wait([self._task])
         self._sender.settle_finished()
-        return await self.figures()
+        return await self.statistics()
 
-    async def figures(self) -> Figures:
-        return figures(self.before, self.producer.metrics())
+    async def statistics(self) -> SendStatistics:
+        return send_statistics(self.before, self.producer.metrics())
 
 
 def _as_columns(rows: Sequence[Row]) -> Iterator[Columns]:
-    """Rows in columns, by topic and partition; where the partitioner decides on some, a topic's rows stay in line."""
+    """Group rows into columns by topic and partition; a topic's rows without a partition keep their order."""
     by_topic: dict[str, list[Row]] = {}
     for row in rows:
         by_topic.setdefault(row[0], []).append(row)
@@ -298,6 +299,6 @@ def _as_columns(rows: Sequence[Row]) -> Iterator[Columns]:
             )
 
 
-def because(producer: Producer) -> str:
+def last_error_text(producer: Producer) -> str:
     error = producer.connection_error
     return "" if error is None else f" The last error was: {error}"
