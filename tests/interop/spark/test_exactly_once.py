@@ -14,16 +14,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow
 import pytest
 
 from aioproducer.admin import Admin
 from aioproducer.cli import main
 from aioproducer.errors import ConfigurationError, KafkaError
-from aioproducer.spark.exactly_once import TaskOf, abort_batch, commit_batch, plan_batch
+from aioproducer.producer import Producer
+from aioproducer.spark.columns import SinkColumns
+from aioproducer.spark.exactly_once import TaskOf, abort_batch, commit_batch, plan_batch, write_transaction
 from aioproducer.spark.executor import close_executor
 from aioproducer.spark.halting import VARIABLE
 from aioproducer.spark.options import SinkOptions
 from aioproducer.spark.task import SparkTaskError
+from aioproducer.spark.transactional.flows import Finisher
 from aioproducer.spark.transactional.rules import ExactlyOnceError, ReplayDiffersError, SinkTakenOverError
 from tests.interop.spark.sink_program import log, options_of, run_batch, write_tasks
 from tests.kafka.cluster import KafkaCluster
@@ -330,3 +334,117 @@ def test_the_oldest_brokers_with_all_requests_are_enough(old_broker, topic, sink
     run_batch(options, 1, rows_of(1))
     assert committed(old_broker, topic) == wanted(2)
     check_stable(old_broker, topic)
+
+
+# At length
+
+
+@pytest.mark.soak
+def test_rows_of_every_shape_are_there_once_after_a_repair(kafka, topic, sink, options, monkeypatch):
+    """Dynamic topics, 200 partitions, nulls, headers, and values of nearly 1 MB."""
+    kafka.create_topic(f"{topic}-wide", 200)
+    names = [topic, f"{topic}-wide"]
+    given = {name: value for name, value in options.items() if name != "topic"}
+    parsed = SinkOptions.parse(given)
+    count = 400
+    values = [None if number % 7 == 0 else b"%d" % number for number in range(count - 1)] + [b"x" * 900_000]
+    keys = [None if number % 5 == 0 else b"k%d" % number for number in range(count)]
+    headers = [[{"key": "number", "value": b"%d" % number}, {"key": "null", "value": None}] for number in range(count)]
+    header = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
+    batch = pyarrow.RecordBatch.from_pydict(
+        {
+            "topic": [names[number % 2] for number in range(count)],
+            "value": values,
+            "key": keys,
+            "headers": headers,
+            "partition": [number // 2 % (200 if number % 2 else PARTITIONS) for number in range(count)],
+        },
+        pyarrow.schema(
+            [
+                ("topic", pyarrow.string()),
+                ("value", pyarrow.binary()),
+                ("key", pyarrow.binary()),
+                ("headers", pyarrow.list_(header)),
+                ("partition", pyarrow.int32()),
+            ]
+        ),
+    )
+
+    async def killed(*_: object) -> None:
+        raise KafkaError("killed")
+
+    task = TaskOf("query", 0, "run")
+    report = write_transaction([batch], SinkColumns(None, "", ""), parsed, plan_batch(parsed, log), task)[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(Finisher, "end", killed)
+        with pytest.raises(KafkaError, match="killed"):
+            commit_batch(parsed, [report], log)
+    abort_tasks(kafka, sink)
+    assert not plan_batch(parsed, log).writes(task.key, task.batch_id, task.run_id)
+    found = [record for name in names for of in kafka.read_back(name, committed=True).values() for record in of]
+    numbers = sorted(int(dict(record.headers)["number"]) for record in found)
+    assert numbers == list(range(count))
+    for record in found:
+        number = int(dict(record.headers)["number"])
+        assert (record.key, record.value) == (keys[number], values[number])
+    check_stable(kafka, topic)
+
+
+@pytest.mark.soak
+def test_the_plan_waits_for_the_open_decision_of_another_sink(kafka, topic, options, sink):
+    """Its driver was killed between its decision and EndTxn: what lies behind is not skipped."""
+    run_batch(options, 0, rows_of(0))
+
+    async def decide_as_other() -> None:
+        producer = Producer(bootstrap_servers=kafka.bootstrap_servers, transactional_id=f"{sink}-other-committer")
+        async with producer:
+            await producer.begin_transaction()
+            await producer.send(f"{sink}-decisions", b"{}", key=b'["other","query",0]')
+            running = asyncio.create_task(asyncio.to_thread(run_batch, options, 1, rows_of(1)))
+            await asyncio.sleep(2)
+            assert not running.done()
+            await producer.abort_transaction()
+            await running
+
+    asyncio.run(decide_as_other())
+    assert committed(kafka, topic) == wanted(2)
+
+
+@pytest.mark.soak
+def test_the_coordinator_is_killed_before_the_commit(three_brokers, topic, sink):
+    three_brokers.create_topic(topic, PARTITIONS)
+    options = options_of(three_brokers.bootstrap_servers, topic, sink, **{"kafka.linger.ms": "0"})
+    run_batch(options, 0, rows_of(0))
+    parsed = SinkOptions.parse(options)
+    reports = write_tasks(parsed, plan_batch(parsed, log), TaskOf("query", 1, "run"), rows_of(1))
+
+    async def coordinator() -> int:
+        async with Admin(bootstrap_servers=three_brokers.bootstrap_servers, timeout=20) as admin:
+            return (await admin.describe_transactions([f"{sink}-committer"]))[0].coordinator
+
+    node = asyncio.run(coordinator())
+    three_brokers.kill(node)
+    try:
+        commit_batch(parsed, reports, log)
+        run_batch(options, 2, rows_of(2))
+        assert committed(three_brokers, topic) == wanted(3)
+        check_stable(three_brokers, topic)
+    finally:
+        three_brokers.restart(node)
+
+
+@pytest.mark.soak
+def test_two_queries_with_one_sink_id_lose_and_double_nothing(kafka, topic, options):
+    """They plan in turn; the one that decides first goes on, and the other one learns of it."""
+    parsed = SinkOptions.parse(options)
+    tasks = [TaskOf("first", 0, "first run"), TaskOf("second", 0, "second run")]
+    first = write_tasks(parsed, plan_batch(parsed, log), tasks[0], rows_of(0))
+    second = write_tasks(parsed, plan_batch(parsed, log), tasks[1], rows_of(1))
+    with pytest.raises(KafkaError):
+        commit_batch(parsed, first, log)
+    commit_batch(parsed, second, log)
+    first = write_tasks(parsed, plan_batch(parsed, log), tasks[0], rows_of(0))
+    commit_batch(parsed, first, log)
+    with pytest.raises(SinkTakenOverError, match="taken over by run first run"):
+        write_tasks(parsed, plan_batch(parsed, log), TaskOf("second", 1, "second run"), rows_of(2))
+    assert committed(kafka, topic) == wanted(2)
