@@ -88,7 +88,7 @@ async def known_sinks(config: Mapping[str, object], topic: str, timeout: float, 
     states = await list_sinks(config, topic, timeout)
     found = {each.sink for each in open_sinks(states, sink)}
     async with Admin.from_config(config, timeout=timeout) as admin:
-        # A sink that was killed before its first decision, and whose transactions have ended since.
+        # A sink that was killed before its first decision may have no open transaction.
         pattern = rf"{re.escape(sink)}(--[A-Za-z0-9_-]+)?-committer"
         for each in await admin.list_transactions(pattern=pattern):
             found.add(each.transactional_id.removesuffix("-committer"))
@@ -134,7 +134,7 @@ def is_named(decision: Decision, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """A key whose decision was deleted; ``batch_id`` is set if a query will write this batch again."""
+    """The key of a deleted decision; ``batch_id`` is set if a query will write this batch again."""
 
     key: str
     batch_id: int | None = None

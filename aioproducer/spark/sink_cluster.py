@@ -229,7 +229,7 @@ class KafkaSinkCluster:
         sent = [producer.send(self._decisions, record.value, record.key, partition=0) for record in records]
         with producer.hurrying():
             offsets = [(await each).offset for each in sent]
-        # A duplicate whose offset the broker has forgotten has none.
+        # The broker has forgotten the offset of an old duplicate.
         return max(-1 if each is None else each for each in offsets)
 
     async def append_rows(self, where: RowRange, rows: Sequence[Row]) -> None:

@@ -239,7 +239,7 @@ def _message(outcome: TaskOutcome, report: TaskReport | None) -> SinkCommitMessa
 
 
 class ExactlyOnce:
-    """A writer whose tasks leave their transactions open, and whose ``commit`` decides about them.
+    """A writer for tasks that leave their transactions open; ``commit`` decides about them.
 
     The batch is planned when the writer is pickled for the tasks. The process that commits makes a writer as well, and
     must not plan: that would fence its own commit.

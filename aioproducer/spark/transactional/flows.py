@@ -125,8 +125,8 @@ class Planner(Finisher):
         """Return the plan of the next batch.
 
         Args:
-            write: the key of a batch job, whose decision alone the plan has; without it, it has those of all queries. A
-                sink may have had thousands of batch jobs, and each task receives the plan.
+            write: the key of a batch job: the plan contains its decision only, otherwise those of all queries. A sink
+                may have had thousands of batch jobs, and each task receives the plan.
 
         Raises:
             KafkaError: the cluster refuses, or the decision topic cannot be read up to its end.

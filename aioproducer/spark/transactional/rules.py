@@ -234,5 +234,5 @@ class Slots:
         return opened < token
 
     def release(self, number: int) -> None:
-        """Let a later task use the slot, whose transaction is complete and may be open."""
+        """Let a later task use the slot. Its transaction is complete, and may be open."""
         self._busy.discard(number)
