@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from aioproducer.admin import Admin
 from aioproducer.spark.halting import VARIABLE
 from tests.interop.spark.driver import DriverGoneError, JobFailedError, SparkDriver, eventually
+from tests.interop.spark.gates import ROWS as GATED_ROWS
+from tests.interop.spark.gates import Gate, write
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.in_process import InProcessCluster
 from tests.spark.spark_log import wait_for_line
@@ -106,6 +110,67 @@ def abort_tasks(cluster: Cluster, sink: str) -> None:
             await admin.fence_producers([each.transactional_id for each in found])
 
     asyncio.run(fence())
+
+
+# In soak: commits/N deleted, stop() in the tasks and in the commit, and a task that is tried again.
+
+
+@pytest.mark.soak
+def test_a_batch_whose_commit_spark_has_lost_is_skipped(three_cores, one_broker, topic, options, tmp_path):
+    folder = tmp_path / "stream"
+    folder.mkdir()
+    arrive(folder / "in")
+    three_cores.call(start_and_wait, str(folder), options)
+    for name in ("2", ".2.crc"):
+        (folder / "checkpoint" / "commits" / name).unlink()
+    before = len(three_cores.log.read_text())
+    three_cores.call(start_and_wait, str(folder), options)
+    wait_for_line(three_cores.log, r"not written again: the batch is decided", before)
+    assert committed(one_broker, topic) == Counter(range(BATCHES * FILES * ROWS))
+
+
+def stop_at(spark: SparkSession, folder: str, options: dict[str, str], marker: str) -> None:
+    """Start the query, and stop it when the marker is there, which goes then."""
+    query = (
+        spark.readStream.option("maxFilesPerTrigger", FILES)
+        .text(folder + "/in")
+        .writeStream.format("aioproducer")
+        .options(**options)
+        .option("checkpointLocation", folder + "/checkpoint")
+        .start()
+    )
+    deadline = time.monotonic() + 100
+    while not Path(marker).exists():
+        assert time.monotonic() < deadline, "the query does not reach the point"
+        time.sleep(0.02)
+    stopping = threading.Thread(target=query.stop)
+    stopping.start()
+    time.sleep(1)
+    Path(marker).unlink()
+    stopping.join(60)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("point", ["planned", "deciding", "decided"])
+def test_a_query_that_is_stopped_writes_each_row_once(three_cores, one_broker, topic, options, tmp_path, point):
+    folder = tmp_path / "stream"
+    folder.mkdir()
+    arrive(folder / "in")
+    marker = tmp_path / "halted"
+    with SparkDriver("local[2]", environment={VARIABLE: f"{point}={marker}"}) as driver:
+        driver.call(stop_at, str(folder), options, str(marker))
+    three_cores.call(start_and_wait, str(folder), options)
+    assert committed(one_broker, topic) == Counter(range(BATCHES * FILES * ROWS))
+
+
+@pytest.mark.soak
+def test_a_task_that_is_tried_again_writes_each_row_once(local_spark, one_broker, topic, options, tmp_path):
+    gate = Gate(tmp_path / "gate", fail="error")
+    gate.open()
+    local_spark.call(write, one_broker.bootstrap_servers, topic, gate, options)
+    found = one_broker.read_back(topic, committed=True)
+    counts = Counter(int(record.value or b"-1") for of in found.values() for record in of)
+    assert counts == Counter(range(GATED_ROWS))
 
 
 @pytest.mark.parametrize("point", ["deciding", "decided", "half-ended", "done"])
