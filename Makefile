@@ -38,7 +38,7 @@ INTEROP_TESTS := tests/interop $(filter-out tests/interop/%,\
 	$(shell grep -rl 'pytest\.mark\.interop' tests --include 'test_*.py'))
 INTEROP_WORKERS ?= 2
 # Files and folders of programs, each of which imports modules beside it.
-EXAMPLES := examples/pipeline.py examples/consume_transform_produce.py examples/demo examples/http_service examples/transactional_service examples/spark
+EXAMPLES := examples/pipeline.py examples/consume_transform_produce.py examples/demo examples/http_service examples/transactional_service examples/outbox_service examples/spark
 # Event loops of the unit tests: both in `make test` and `make test-versions`, one in quick runs.
 LOOPS ?= asyncio
 

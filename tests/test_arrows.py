@@ -230,12 +230,15 @@ ARROWS: dict[str, set[str]] = {
     "testing": _CLIENT
     | {
         "producer",
+        "transaction_pool",
         "admin",
         "consumer",
         "broker",
+        "broker.cluster",
         "broker.controller",
         "broker.groups",
         "broker.image",
+        "broker.log",
         "broker.replicas",
         "gateway",
     },

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ipaddress import IPv4Address
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 from uuid import uuid4
 
 from aioproducer.broker.broker import Broker
@@ -49,6 +49,17 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+class Surroundings(NamedTuple):
+    """What a node uses outside of itself, besides its disk."""
+
+    listener: Listener
+    """Accepts its connections."""
+    peers: MemoryNetwork
+    """The network that the nodes of the cluster have for themselves."""
+    wall_ms: Callable[[], int]
+    """Its clock, in milliseconds since the epoch."""
+
+
 class BrokerCluster:
     """Brokers that answer as Apache Kafka does, in this event loop; an async context manager.
 
@@ -71,6 +82,7 @@ class BrokerCluster:
         listener: Listener | None = None,
         wall_ms: Callable[[], int] = wall_clock_ms,
         features: Mapping[str, int] | None = None,
+        storage: Storage | None = None,
     ) -> None:
         """
         Args:
@@ -89,6 +101,7 @@ class BrokerCluster:
             wall_ms: Returns the timestamp of records and files, in milliseconds since the epoch.
             features: Levels of features, such as ``{"transaction.version": 1}`` for transactions as before KIP-890.
                 Other features keep their level; in a new cluster they have the highest.
+            storage: A disk of a simulation, instead of ``data_dir``.
 
         Raises:
             ConfigurationError: an argument or property is wrong.
@@ -136,7 +149,9 @@ class BrokerCluster:
             else self._config
             for node_id in self._node_ids
         }
-        self._storage: Storage = MemoryStorage() if data_dir is None else DirectoryStorage(Path(data_dir))
+        if storage is not None and data_dir is not None:
+            raise ConfigurationError("logs are in a storage or in a data_dir: give one of them, not both")
+        self._storage: Storage = storage or (MemoryStorage() if data_dir is None else DirectoryStorage(Path(data_dir)))
         self._network = network
         self._ssl_context = ssl_context
         self._listener = listener
@@ -232,6 +247,27 @@ class BrokerCluster:
             raise
 
     def _new_brokers(self, controller: Controller) -> dict[int, Broker]:
+        default_port = 0 if self._network is None else MEMORY_PORT
+        surroundings = self._surroundings()
+        return {
+            node_id: Broker(
+                node_id,
+                controller=controller,
+                config=self._configs[node_id],
+                storage=self._storage.sub(f"broker-{node_id}"),
+                faults=self.faults,
+                listener=surroundings[node_id].listener,
+                host=self._hosts[node_id],
+                port=self._ports.get(node_id, default_port),
+                advertised_host=self._advertised_host or self._hosts[node_id],
+                peers=surroundings[node_id].peers,
+                wall_ms=surroundings[node_id].wall_ms,
+            )
+            for node_id in self._node_ids
+        }
+
+    def _surroundings(self) -> dict[int, Surroundings]:
+        """Surroundings of each node; a simulation overrides it."""
         listener: Listener
         if self._listener is not None:
             listener = self._listener
@@ -242,23 +278,7 @@ class BrokerCluster:
         else:
             listener = self._network
         peers = MemoryNetwork()
-        default_port = 0 if self._network is None else MEMORY_PORT
-        return {
-            node_id: Broker(
-                node_id,
-                controller=controller,
-                config=self._configs[node_id],
-                storage=self._storage.sub(f"broker-{node_id}"),
-                faults=self.faults,
-                listener=listener,
-                host=self._hosts[node_id],
-                port=self._ports.get(node_id, default_port),
-                advertised_host=self._advertised_host or self._hosts[node_id],
-                peers=peers,
-                wall_ms=self._wall_ms,
-            )
-            for node_id in self._node_ids
-        }
+        return {node_id: Surroundings(listener, peers, self._wall_ms) for node_id in self._node_ids}
 
     async def stop(self) -> None:
         """Stop every node, all together; do nothing if the cluster does not run.

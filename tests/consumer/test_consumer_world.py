@@ -114,7 +114,7 @@ async def read(consumer, random):
 @pytest.mark.parametrize("seed", [*range(7), 136])
 def test_each_record_is_read_once_and_in_order(seed, monkeypatch):
     # Where brokers read the real clock, producers that wrote years before would have expired.
-    monkeypatch.setattr("tests.simulation.determinism.WALL_CLOCK", time.time())
+    monkeypatch.setattr("aioproducer.testing.simulation.determinism.WALL_CLOCK", time.time())
 
     async def scenario():
         random = Random(seed)

@@ -22,6 +22,7 @@ SHOWN = {"text": "what the block before printed", "mermaid": "checked by test_ho
 # Documents with blocks that another test runs.
 ELSEWHERE = {
     "docs/security.md": "tests/interop/security/test_docs.py",
+    "docs/simulation.md": "tests/testing/test_simulation.py",
     "docs/spark.md": "tests/examples/test_spark_docs.py",
     "docs/testing.md": "tests/testing/test_plugin.py",
 }

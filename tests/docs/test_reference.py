@@ -13,6 +13,7 @@ import pytest
 import aioproducer
 from aioproducer import admin, consumer, deserializers, errors, hooks, partitioner, serializers, spark, testing
 from aioproducer.error_codes import CODES
+from aioproducer.testing import simulation
 from tests.docs.blocks import ROOT
 from tests.docs.site import Page
 
@@ -25,6 +26,11 @@ INTERNAL = {
     "Delivery": {"set_exception", "set_result"},
     "ProducerConfig": {"originals", "sasl_credentials", "unused", "uses_sasl", "uses_tls"},
     "KafkaError": {"args", "add_note", "fresh", "of_record", "with_traceback"},
+    "Simulation": {
+        *("add_killed", "disk_of", "is_in_sync", "lose_power", "play", "replicas", "set_failure", "start_later"),
+        "wall_ms",
+    },
+    "Process": {"end"},
     "aioproducer.admin": {"make_client", "partition_count"},
     "aioproducer.deserializers": {"ResolvedDeserializer"},
     "aioproducer.hooks": {"Hooks"},
@@ -49,7 +55,9 @@ def _defined_in(module: ModuleType) -> set[str]:
     } - INTERNAL[module.__name__]
 
 
-@pytest.mark.parametrize("module", [aioproducer, consumer, spark, testing], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [aioproducer, consumer, spark, testing, simulation], ids=lambda module: module.__name__
+)
 def test_every_exported_name_has_an_entry(module: ModuleType, anchors: set[str], site: Path) -> None:
     table = (site / "reference" / "errors.html").read_text()
     for name in module.__all__:
@@ -82,6 +90,8 @@ def test_every_public_definition_has_an_entry(module: ModuleType, anchors: set[s
         "aioproducer.consumer.Reader",
         "aioproducer.testing.EmbeddedClusterThread",
         "aioproducer.testing.EmbeddedCluster",
+        "aioproducer.testing.simulation.Process",
+        "aioproducer.testing.simulation.Simulation",
         "aioproducer.spark.ExecutorProducer",
     ],
 )

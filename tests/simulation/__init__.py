@@ -7,9 +7,9 @@ The brokers here are a hand-written model, which answers what no real broker doe
 the same on the embedded broker.
 """
 
+from aioproducer.testing.simulation.loop import StalledError, VirtualLoop
 from tests.simulation.cluster import Partition, SimulatedCluster, Topic
 from tests.simulation.faults import Fault
-from tests.simulation.loop import Stalled, VirtualLoop
 from tests.simulation.world import World, run
 
-__all__ = ["Fault", "Partition", "SimulatedCluster", "Stalled", "Topic", "VirtualLoop", "World", "run"]
+__all__ = ["Fault", "Partition", "SimulatedCluster", "StalledError", "Topic", "VirtualLoop", "World", "run"]

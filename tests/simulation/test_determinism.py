@@ -14,8 +14,8 @@ import pytest
 
 from aioproducer import admin, producer
 from aioproducer._client import hot_path
-from tests.simulation.determinism import WALL_CLOCK, reproducible
-from tests.simulation.loop import VirtualLoop
+from aioproducer.testing.simulation.determinism import WALL_CLOCK, reproducible
+from aioproducer.testing.simulation.loop import VirtualLoop
 
 
 def _draw() -> tuple[object, ...]:

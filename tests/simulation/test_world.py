@@ -8,7 +8,7 @@ import pytest
 
 from aioproducer.wire.record import SimpleRecord
 from aioproducer.wire.record_batch import RecordBatch, encode_batch
-from tests.simulation import Partition, Stalled, World, run
+from tests.simulation import Partition, StalledError, World, run
 from tests.simulation.cluster import (
     INVALID_PRODUCER_EPOCH,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -47,7 +47,7 @@ def test_waiting_for_an_impossible_event_raises_and_does_not_hang() -> None:
     async def scenario(world: World) -> None:
         await world.loop.create_future()
 
-    with pytest.raises(Stalled, match="nothing is scheduled"):
+    with pytest.raises(StalledError, match="nothing is scheduled"):
         run(scenario)
 
 

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 from aioproducer import Producer
 from aioproducer.protocol import ApiKey
 from aioproducer.record import TopicPartition
+from aioproducer.testing.simulation.determinism import reproducible
+from aioproducer.testing.simulation.loop import VirtualLoop
 from aioproducer.transport.base import Buffer, TransportHandler
 from aioproducer.transport.memory import MemoryListener, MemoryNetwork, MemoryTransport
 from tests.simulation.broker import BrokerConnection, Event
 from tests.simulation.cluster import SimulatedCluster, until
-from tests.simulation.determinism import reproducible
-from tests.simulation.loop import VirtualLoop
 
 T = TypeVar("T")
 

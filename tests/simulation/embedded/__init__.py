@@ -2,17 +2,14 @@
 
 ``tests.simulation`` plays producers against a hand-written, hostile model of a broker. This package plays them against
 the real one: the brokers' own connections, logs, replication, elections and coordinators run in it on a simulated disk,
-and one seed draws all of it.
+and one seed draws all of it. The loop, the network, the disk and the faults are those that users have:
+``aioproducer.testing.simulation``.
 
 ==============  ======================================================================================================
 module          task
 ==============  ======================================================================================================
-``trace``       one line for each event, and the digest of all lines: a seed replays exactly if the digests are equal
-``network``     connections with latency, and with faults: cuts at any byte, half-open connections, stopped nodes
-``disk``        the nodes' disk: what is not synced is lost with power, up to any byte
-``world``       the loop, the network, the cluster, and the rules that were broken; plays a scenario from a seed
+``world``       the world of ``aioproducer.testing.simulation`` with the rules that were broken, and bounds of waits
 ``story``       what a seed draws: the cluster, the clients' configurations, their tasks, and what goes wrong
-``trouble``     lets it go wrong, and heals it: kills, leader moves, faults of the broker, faults of the network
 ``history``     what the clients did and were told, with times
 ``senders``     closed-loop and open-loop senders, plain and idempotent
 ``transactions`` the same with transactions, by one producer or by a pool
@@ -31,7 +28,7 @@ The states of a play: **starting** (cluster and topics), **troubled** (faults co
 fault; nodes are restarted; every topic must take a record within a bound), **closing** (clients are closed within their
 bounds), **checked** (readers have read everything, transactions have ended, logs are compared with the history).
 
-Determinism: ``tests.simulation.determinism`` replaces clocks and randomness; the loop has no threads and no sockets;
-nothing here or in the project may depend on the order of a set. ``test_replay`` compares digests of fresh processes
-with different hash seeds.
+Determinism: ``aioproducer.testing.simulation.determinism`` replaces clocks and randomness; the loop has no threads and
+no sockets; nothing here or in the project may depend on the order of a set. ``test_replay`` compares digests of fresh
+processes with different hash seeds.
 """

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from aioproducer.errors import KafkaError
 from aioproducer.testing import StoredRecord
+from tests.simulation.embedded.elle import read_cycles
 from tests.simulation.embedded.history import History, ReaderHistory, Sent
 
 Place = tuple[str, int]
@@ -40,7 +41,7 @@ def acknowledged_is_stored(evidence: Evidence) -> Iterator[str]:
     values = {record.value for record in evidence.stored()}
     at = {(record.topic, record.partition, record.offset): record.value for record in evidence.stored()}
     for sent in evidence.history.sent:
-        if not sent.is_acknowledged or sent.acks != "all":
+        if not sent.is_acknowledged or sent.acks != "all" or not evidence.history.is_kept(sent):
             continue
         if sent.value not in values:
             yield f"{_name(sent)} was acknowledged and is lost"
@@ -51,6 +52,27 @@ def acknowledged_is_stored(evidence: Evidence) -> Iterator[str]:
             found = at.get((metadata.topic, metadata.partition, metadata.offset))
             if found != sent.value:
                 yield f"{_name(sent)} was acknowledged at {metadata}, where {found!r} is"
+
+
+def offsets_are_unique(evidence: Evidence) -> Iterator[str]:
+    """No two records are acknowledged at one offset; those of an idempotent task get ascending ones in a partition."""
+    taken: dict[tuple[str, int, int], Sent] = {}
+    last: dict[tuple[str, str, int], tuple[int, Sent]] = {}
+    for sent in evidence.history.sent:
+        if not sent.is_acknowledged or sent.acks != "all" or not evidence.history.is_kept(sent):
+            continue
+        metadata = sent.delivery.result()
+        if metadata is None or metadata.offset is None or metadata.offset < 0:
+            continue
+        other = taken.setdefault((metadata.topic, metadata.partition, metadata.offset), sent)
+        if other is not sent:
+            yield f"{_name(sent)} and {_name(other)} were both acknowledged at {metadata}"
+        if sent.is_idempotent:
+            key = sent.sender, metadata.topic, metadata.partition
+            before, earlier = last.get(key, (-1, sent))
+            if metadata.offset < before:
+                yield f"{_name(sent)} was acknowledged at {metadata}, before {_name(earlier)} at {before}"
+            last[key] = metadata.offset, sent
 
 
 def nothing_else_is_stored(evidence: Evidence) -> Iterator[str]:
@@ -81,6 +103,9 @@ def order(evidence: Evidence) -> Iterator[str]:
         for record in records:
             sent = sent_by_value.get(record.value or b"")
             if sent is None or sent.value in seen or not (sent.is_idempotent or sent.is_acknowledged):
+                continue
+            if not evidence.history.is_kept(sent):
+                # The log was begun anew while batches of the producer were in flight.
                 continue
             seen.add(sent.value)
             numbers[sent.sender].append(sent.number)
@@ -141,6 +166,24 @@ def no_torn_transaction(evidence: Evidence) -> Iterator[str]:
             yield f"transaction {transaction.number} ({transaction.outcome}): {parts}"
 
 
+def transactions_read_the_log(evidence: Evidence) -> Iterator[str]:
+    """A transaction that reads a partition gets the first committed records of its log.
+
+    It may get a part of another transaction: readers stop before the first record of one that is open.
+    """
+    for transaction in evidence.history.transactions:
+        for place, values in transaction.reads:
+            stored = [record.value for record in evidence.committed[place]]
+            if values != stored[: len(values)]:
+                yield f"transaction {transaction.number} has read {len(values)} records of {place}, not its first"
+
+
+def no_read_cycles(evidence: Evidence) -> Iterator[str]:
+    """No committed transactions have read each other's records in a circle."""
+    for cycle in read_cycles(evidence.history):
+        yield f"transactions {cycle} have read each other's records"
+
+
 def replicas_agree(evidence: Evidence) -> Iterator[str]:
     """All replicas of a partition have the same batches below the high watermark."""
     for place, replicas in evidence.replicas.items():
@@ -175,6 +218,7 @@ def _name(sent: Sent) -> str:
 
 ALL: tuple[Callable[[Evidence], Iterator[str]], ...] = (
     acknowledged_is_stored,
+    offsets_are_unique,
     nothing_else_is_stored,
     no_duplicates,
     order,
@@ -183,6 +227,8 @@ ALL: tuple[Callable[[Evidence], Iterator[str]], ...] = (
     no_aborted_read,
     no_lost_write,
     no_torn_transaction,
+    transactions_read_the_log,
+    no_read_cycles,
     replicas_agree,
     readers_read_the_log,
 )

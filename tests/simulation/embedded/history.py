@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -42,6 +43,8 @@ class TransactionHistory:
     number: int
     outcome: TransactionOutcome = "open"
     sent: list[Sent] = field(default_factory=list)
+    reads: list[tuple[tuple[str, int], list[bytes]]] = field(default_factory=list)
+    """What the transaction has read of committed records: each time a partition from its start to its end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,3 +66,9 @@ class History:
     blocks: list[tuple[TransactionHistory, Transaction]] = field(default_factory=list)
     """Transactions that were made as a block, with the object that knows their outcome."""
     readers: list[ReaderHistory] = field(default_factory=list)
+    deleted_until: dict[str, float] = field(default_factory=dict)
+    """By topic: what was sent before this loop time may have been deleted."""
+
+    def is_kept(self, sent: Sent) -> bool:
+        """Whether no Admin call can have deleted a record."""
+        return sent.sent_at > self.deleted_until.get(sent.topic, -math.inf)

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from random import Random
 from typing import Any
 from unittest import mock
 
-from tests.simulation.embedded.story import Kind, Story, draw_story, late_end_story
+from tests.simulation.embedded.story import Kind, Story, administered_story, draw_story, late_end_story, story_with
 
 _TRANSACTIONS: tuple[Kind, ...] = ("transactional", "pool")
 _RECORDS: tuple[Kind, ...] = ("idempotent",)
@@ -132,7 +133,22 @@ def a_torn_tail_is_kept(original: Any, self: Any, *args: Any) -> int:
     return 0
 
 
+@_plant("aioproducer.broker.log.segment:Segment.append", draw=functools.partial(story_with, faults=("full disk",)))
+def a_full_disk_takes_batches(original: Any, self: Any, batches: Any) -> None:
+    """An append that the disk has refused counts as done."""
+    try:
+        original(self, batches)
+    except OSError:
+        return
+
+
 # Replication
+
+
+@_plant("aioproducer.broker.replicas.partition:Partition.append_fetched", draw=administered_story)
+def followers_keep_deleted_records(original: Any, self: Any, records: Any, high_watermark: int, start: int) -> None:
+    """A follower does not learn where the log of its leader begins."""
+    original(self, records, high_watermark, 0)
 
 
 @_plant("aioproducer.broker.replicas.partition:Partition.append_marker", _TRANSACTIONS)
@@ -232,6 +248,17 @@ def a_waiting_caller_of_the_pool_is_not_woken(original: Any, self: Any, slot: An
 def records_that_wait_for_metadata_are_not_resumed(original: Any, self: Any, topic: Any, now: float) -> None:
     """A wake-up is forgotten: the queue of a topic stands still when its partitions are known."""
     topic.sized_at = now
+
+
+@_plant(
+    "aioproducer.core.metadata.cluster_metadata:ClusterMetadata.next_update_delay",
+    draw=functools.partial(story_with, faults=(), metadata_max_age_ms=500),
+)
+def metadata_does_not_age(original: Any, self: Any, now: float) -> float:
+    """Metadata is requested when something has to be known, and never by its age."""
+    if self._new_topics or self._topics_left or self._full_update_requested:
+        return float(original(self, now))
+    return math.inf
 
 
 @_plant("aioproducer.core.batching.drain_waiters:DrainWaiters.resume")

@@ -11,14 +11,15 @@ from typing import Any
 
 from aioproducer import Producer, TransactionPool
 from aioproducer.broker.replicas.partition import Partition
+from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
 from aioproducer.errors import KafkaError
+from aioproducer.testing.simulation.trouble import Trouble
 from aioproducer.wire.record_batch import iter_batches
-from tests.simulation.embedded import checkers
+from tests.simulation.embedded import administrator, checkers
 from tests.simulation.embedded.readers import TopicReader
 from tests.simulation.embedded.senders import Recorder, send_records
-from tests.simulation.embedded.story import ClientPlan, Kind, Story, draw_story
+from tests.simulation.embedded.story import ClientPlan, Kind, Story, draw_story, healing_bound
 from tests.simulation.embedded.transactions import send_by_pool, send_transactions, settle_blocks
-from tests.simulation.embedded.trouble import Trouble, healing_bound
 from tests.simulation.embedded.world import ClusterWorld, Overdue, run
 
 KINDS: tuple[Kind, ...] = ("plain", "idempotent", "transactional", "pool")
@@ -30,6 +31,10 @@ _CLOSE_GRACE = 2.0
 """Seconds that a close may take beyond the end of its records: connections and tasks."""
 
 
+_KIP_890 = 2
+"""The ``transaction.version`` with which a late EndTxn is refused: see test_transaction_versions."""
+
+
 class Client:
     """One producer or pool of the story, and its tasks."""
 
@@ -37,7 +42,7 @@ class Client:
         self.plan = plan
         self.name = name or plan.name
         self._world = world
-        self._topics = topics
+        self.topics = topics
         self.producer: Producer | None = None
         self.pool: TransactionPool | None = None
         transport = world.network.endpoint(self.name)
@@ -63,7 +68,7 @@ class Client:
         """What sends until a loop time."""
         found: list[Coroutine[Any, Any, None]] = []
         for number, loop in enumerate(self.plan.loops):
-            recorder = Recorder(self._world, self.plan, f"{self.name}.{number}", self._topics)
+            recorder = Recorder(self._world, self.plan, f"{self.name}.{number}", self.topics)
             own = Random(random.random())
             if self.pool is not None:
                 found.append(send_by_pool(recorder, self.pool, own, until))
@@ -100,7 +105,7 @@ class Client:
         world, producer = self._world, self.producer
         if producer is None or self.plan.kind == "transactional" or not producer.is_usable:
             return
-        recorder = Recorder(world, self.plan, f"{self.plan.name}.probe-{topic}", self._topics)
+        recorder = Recorder(world, self.plan, f"{self.plan.name}.probe-{topic}", self.topics)
         try:
             async with world.within(bound, f"a record of {self.plan.name} to {topic} after the faults"):
                 while True:
@@ -124,13 +129,21 @@ async def play(world: ClusterWorld, story: Story) -> None:
     network.connect_latency = lambda: random.expovariate(1 / (3 * story.latency))
     for name, partitions in story.topics.items():
         world.create_topic(name, partitions)
+    topics = dict(story.topics)
+    if story.is_administered:
+        for name in administrator.ADMINISTERED:
+            world.create_topic(name, 1)
+            topics[name] = 1
     readers = [
         TopicReader(world, topic, committed=committed, number=number)
         for topic in story.topics
         for committed in (True, False)
         for number in range(story.readers)
     ]
-    clients = [Client(world, plan, story.topics) for plan in story.clients]
+    kept = {name: count for name, count in topics.items() if name != administrator.VOLATILE}
+    clients = [
+        Client(world, plan, kept if plan.kind in ("transactional", "pool") else topics) for plan in story.clients
+    ]
     crashing: list[asyncio.Task[None]] = []
     async with AsyncExitStack() as stack:
         for client in clients:
@@ -145,13 +158,32 @@ async def play(world: ClusterWorld, story: Story) -> None:
             if client.plan.crashes:
                 after = random.uniform(0, story.seconds_of_trouble)
                 crashing.append(asyncio.create_task(_crash(world, story, client, after, clients, tasks)))
-        trouble = Trouble(world, story, Random(random.random()))
-        await trouble.run()
+        administering: asyncio.Task[None] | None = None
+        if story.is_administered:
+            ends = world.loop.time() + story.seconds_of_trouble
+            administering = asyncio.create_task(administrator.administer(world, Random(random.random()), ends))
+            tasks.append(administering)
+        trouble = Trouble(
+            world,
+            Random(random.random()),
+            faults=story.faults,
+            rate=story.fault_rate,
+            has_late_ends=story.transaction_version >= _KIP_890,
+        )
+        await trouble.run(story.seconds_of_trouble)
         await trouble.heal()
+        lag = int(str(story.properties["replica.lag.time.max.ms"])) / 1000
+        await world.until(10 * lag + 5, world.is_in_sync, "replication after the faults")
+        healed = world.loop.time()
         if crashing:
             await asyncio.wait(crashing)
+        if administering is not None:
+            await asyncio.wait([administering])
+            administrator.ensure_topics(world)
+            world.history.deleted_until[administrator.VOLATILE] = world.loop.time()
         bound = healing_bound(story)
-        await asyncio.gather(*(client.probe(topic, bound) for client in clients for topic in story.topics))
+        await asyncio.gather(*(client.probe(topic, bound) for client in clients for topic in client.topics))
+        await _expect_fresh_metadata(world, clients, healed, bound)
         if tasks:
             await asyncio.wait(tasks)
         for client in clients:
@@ -171,6 +203,22 @@ async def play(world: ClusterWorld, story: Story) -> None:
             world.violated(check.__name__, what)
 
 
+async def _expect_fresh_metadata(world: ClusterWorld, clients: list[Client], since: float, bound: float) -> None:
+    """Producers with a short ``metadata_max_age_ms`` have requested metadata since the faults have ended."""
+    for client in clients:
+        producer, age = client.producer, client.plan.config["metadata_max_age_ms"] / 1000
+        if producer is None or not producer.is_usable or age > bound:
+            continue
+        assert producer._parts is not None
+        metadata = producer._parts.metadata
+        fresh = functools.partial(_is_fresh, metadata, since)
+        await world.until(age + bound, fresh, f"metadata of {client.name} since {since:.3f}")
+
+
+def _is_fresh(metadata: ClusterMetadata, since: float) -> bool:
+    return metadata._last_full_update > since
+
+
 async def _crash(
     world: ClusterWorld,
     story: Story,
@@ -184,7 +232,7 @@ async def _crash(
     world.note(f"crash of {client.name}")
     await client.crash()
     if client.plan.has_successor:
-        successor = Client(world, client.plan, story.topics, f"{client.name}-successor")
+        successor = Client(world, client.plan, client.topics, f"{client.name}-successor")
         clients.append(successor)
         await successor.start()
         until = world.loop.time() + 1
@@ -204,7 +252,13 @@ async def _settle_transactions(world: ClusterWorld, story: Story) -> None:
 def _have_equal_ends(world: ClusterWorld) -> bool:
     """Whether all replicas of each partition have the same end and high watermark."""
     return all(
-        len({(each.log_end_offset, each.high_watermark) for each in world.replicas(topic, state.index).values()}) == 1
+        len(
+            {
+                (each.log_start_offset, each.log_end_offset, each.high_watermark)
+                for each in world.replicas(topic, state.index).values()
+            }
+        )
+        == 1
         for topic in world.topics()
         for state in world.cluster.image.topic(topic).partitions
     )
@@ -250,7 +304,7 @@ async def _sample(world: ClusterWorld, clients: list[Client]) -> None:
 
 
 def _evidence(world: ClusterWorld, story: Story) -> checkers.Evidence:
-    places = [(topic, index) for topic, partitions in story.topics.items() for index in range(partitions)]
+    places = [(topic, state.index) for topic in world.topics() for state in world.cluster.image.topic(topic).partitions]
     return checkers.Evidence(
         world.history,
         {place: world.records(*place) for place in places},
@@ -290,6 +344,7 @@ def play_story(story: Story, seed: int, *, keep_trace: bool = False) -> ClusterW
         nodes=story.nodes,
         properties=story.properties,
         features={"transaction.version": story.transaction_version},
+        clock_errors=story.clock_errors,
         send_buffer_bytes=story.send_buffer_bytes,
         keep_trace=keep_trace,
     )

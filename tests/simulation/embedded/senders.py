@@ -8,6 +8,7 @@ from typing import Protocol
 
 from aioproducer import Delivery, Producer
 from aioproducer.errors import BufferExhaustedError, KafkaError, ProducerClosedError, SendManyError
+from tests.simulation.embedded.administrator import ADMINISTERED
 from tests.simulation.embedded.history import Sent, TransactionHistory
 from tests.simulation.embedded.story import ClientPlan, Loop
 from tests.simulation.embedded.world import ClusterWorld, Overdue
@@ -30,6 +31,9 @@ class Recorder:
         self.name = name
         self.topics = topics
         self.sent: list[Sent] = []
+        self.reads = Random(f"{world.seed} {name} reads")
+        """Draws which transactions read, and what."""
+        self.read_topics = [topic for topic in topics if topic not in ADMINISTERED]
         self.is_alone = len(plan.loops) == 1
         """Whether no other task sends by the same producer."""
         self._count = 0

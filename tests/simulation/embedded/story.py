@@ -6,13 +6,17 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
 
+from aioproducer.testing.simulation.trouble import CLUSTER_FAULTS, NETWORK_FAULTS, REQUEST_FAULTS, SLOW_FAULTS
+
+SLACK = 0.6
+"""Seconds by which a wait may exceed its limit: latencies, and 0.5 s while a queue is served before an expiry."""
+
 Kind = Literal["plain", "idempotent", "transactional", "pool"]
 Loop = Literal["closed", "open"]
 
-NETWORK_FAULTS = ("cut", "cut within", "half-open", "stop")
-CLUSTER_FAULTS = ("kill", "move leader", "move coordinator", "late marker", "late end")
-REQUEST_FAULTS = ("error", "delay", "postpone", "repeat", "disconnect", "throttle")
-FAULTS = (*NETWORK_FAULTS, *CLUSTER_FAULTS, *REQUEST_FAULTS)
+_FAULTS = (*NETWORK_FAULTS, *CLUSTER_FAULTS, *REQUEST_FAULTS)
+
+_WAITS = ("request_timeout_ms", "socket_connection_setup_timeout_max_ms", "linger_ms")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +68,10 @@ class Story:
     faults: tuple[str, ...]
     """The kinds of faults that come."""
     clients: list[ClientPlan] = field(default_factory=list)
+    is_administered: bool = False
+    """Whether topics are made, deleted and grown, and records deleted."""
+    clock_errors: dict[int, int] = field(default_factory=dict)
+    """Milliseconds by which the clock of a node is ahead."""
     readers: int = 1
     """Readers of each topic and isolation level."""
 
@@ -90,19 +98,37 @@ def draw_story(
         seconds_of_trouble=random.choice([1.0, 2.0, 3.0]),
         fault_rate=random.choice([0.0, 2.0, 5.0, 8.0]),
         # Without KIP-890 a late EndTxn ends a later transaction: test_transaction_versions.
-        faults=tuple(each for each in FAULTS if random.random() < 0.6 and (version >= 2 or each != "late end")),
+        faults=tuple(each for each in _FAULTS if random.random() < 0.6 and (version >= 2 or each != "late end")),
     )
     for index in range(random.choice([1, 1, 2])):
         story.clients.append(draw_client(random, f"client{index}", random.choice(kinds)))
     if nodes == 3 and random.random() < 0.5:
         story.faults += ("power loss",)
+    story.faults += tuple(each for each in SLOW_FAULTS if random.random() < 0.4)
+    story.is_administered = random.random() < 0.3
+    if random.random() < 0.3:
+        story.clock_errors = {node: random.choice([-700, 0, 5, 700]) for node in range(1, nodes + 1)}
+    for client in story.clients:
+        _go_to_extremes(random, client.config)
     return story
+
+
+def _go_to_extremes(random: Random, config: dict[str, Any]) -> None:
+    """Let some clients have the configuration of a tiny or of a huge program."""
+    match random.randrange(8):
+        case 0:
+            config.update(batch_size=1, max_request_size=1024, buffer_memory=1500)
+        case 1:
+            config.update(batch_size=1 << 20, buffer_memory=1 << 25, linger_ms=200)
+            config["delivery_timeout_ms"] += 200
 
 
 def late_end_story(random: Random, version: int) -> Story:
     """A story in which nothing goes wrong but that EndTxn requests come late, when the client has sent them again."""
     story = draw_story(random, kinds=("transactional",), version=version)
     story.faults = ("late end",)
+    story.is_administered = False
+    story.clock_errors = {}
     story.fault_rate = 5.0
     story.seconds_of_trouble = 3.0
     story.topics = {"topic0": 3, "topic1": 2}
@@ -110,6 +136,26 @@ def late_end_story(random: Random, version: int) -> Story:
         client.config["request_timeout_ms"] = 300
         client.config["delivery_timeout_ms"] = client.config["linger_ms"] + 5000
         client.crashes = False
+    return story
+
+
+def story_with(random: Random, *, faults: tuple[str, ...], **config: Any) -> Story:
+    """A story of three nodes and idempotent producers with these faults, and keys of the clients' configuration."""
+    story = draw_story(random, kinds=("idempotent",))
+    story.nodes = 3
+    story.properties["min.insync.replicas"] = "2"
+    story.faults = faults
+    story.fault_rate = 5.0
+    for client in story.clients:
+        client.config.update(config)
+        client.crashes = False
+    return story
+
+
+def administered_story(random: Random) -> Story:
+    """A story with Admin calls and no faults."""
+    story = story_with(random, faults=())
+    story.is_administered = True
     return story
 
 
@@ -157,3 +203,13 @@ def draw_client(random: Random, name: str, kind: Kind) -> ClientPlan:
         crashes=crashes,
         has_successor=crashes and random.random() < 0.6,
     )
+
+
+def healing_bound(story: Story) -> float:
+    """Seconds after the end of all faults within which each topic takes a record.
+
+    A client may be in the middle of a request, of a connection set-up and of a backoff, and may have to learn the
+    leader first.
+    """
+    longest_ms = sum(max(int(client.config[key]) for client in story.clients) for key in _WAITS)
+    return 2 * longest_ms / 1000 + 2 + SLACK

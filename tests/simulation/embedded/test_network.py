@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
+from aioproducer.testing.simulation.disk import CachedFile, SimulatedDisk
+from aioproducer.testing.simulation.loop import VirtualLoop
+from aioproducer.testing.simulation.network import SimulatedNetwork
+from aioproducer.testing.simulation.trace import Trace
 from aioproducer.transport.base import Buffer, Transport, TransportHandler
-from tests.simulation.embedded.disk import CachedFile, SimulatedDisk
-from tests.simulation.embedded.network import SimulatedNetwork
-from tests.simulation.embedded.trace import Trace
-from tests.simulation.loop import VirtualLoop
 
 
 class Side:
@@ -100,6 +100,53 @@ def test_a_stopped_node_receives_after_it_is_resumed() -> None:
         assert wire.server.received == b"abc"
 
     _run(scenario)
+
+
+def test_a_slow_node_receives_later() -> None:
+    async def scenario(wire: Wire) -> None:
+        await wire.connect()
+        wire.network.slow["node1"] = 0.5
+        wire.transport.write([b"abc"])
+        await asyncio.sleep(0.4)
+        assert wire.server.received == b""
+        await asyncio.sleep(0.2)
+        assert wire.server.received == b"abc"
+        wire.network.heal()
+        await asyncio.sleep(0.6)
+        wire.transport.write([b"de"])
+        await asyncio.sleep(0.1)
+        assert wire.server.received == b"abcde"
+
+    _run(scenario)
+
+
+def test_nothing_of_a_killed_endpoint_reaches_the_network() -> None:
+    async def scenario(wire: Wire) -> None:
+        await wire.connect()
+        wire.network.kill("client")
+        await asyncio.sleep(1)
+        assert (len(wire.client.lost), len(wire.server.lost)) == (1, 1)
+        with pytest.raises(OSError, match="the process client was killed"):
+            await wire.network.endpoint("client").connect("broker", 9092, Side())
+
+    _run(scenario)
+
+
+def test_a_full_disk_refuses_writes_until_it_has_space() -> None:
+    disk = SimulatedDisk()
+    file = disk.sub("node1").sub("log").open("segment")
+    file.append([b"before"])
+    disk.sub("node1").set_full(True)
+    with pytest.raises(OSError, match="No space left"):
+        file.append([b"lost"])
+    with pytest.raises(OSError, match="No space left"):
+        disk.sub("node1").replace("checkpoint", b"lost")
+    with pytest.raises(OSError, match="No space left"):
+        disk.sub("node1").patch("index", 0, b"lost")
+    disk.sub("node2").open("segment").append([b"another disk"])
+    disk.sub("node1").set_full(False)
+    file.append([b" and after"])
+    assert bytes(file.peek(0, file.size)) == b"before and after"
 
 
 def test_a_power_loss_takes_unsynced_bytes_only() -> None:

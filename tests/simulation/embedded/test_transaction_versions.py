@@ -15,7 +15,7 @@ from tests.simulation.embedded.play import play_story
 from tests.simulation.embedded.story import late_end_story
 
 _BROKEN = {"no_torn_transaction", "no_aborted_read", "no_lost_write"}
-_SEEDS = (18,)
+_SEEDS = (9,)
 """Seeds that show it before KIP-890."""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 from aioproducer import Producer, TransactionPool
+from aioproducer.consumer import Reader
 from aioproducer.errors import (
     KafkaError,
     KafkaTimeoutError,
@@ -16,6 +17,9 @@ from aioproducer.errors import (
 from tests.simulation.embedded.history import TransactionHistory
 from tests.simulation.embedded.senders import Recorder, drain
 from tests.simulation.embedded.world import ClusterWorld, Overdue
+
+_READS = 0.1
+"""Probability that a transaction reads a topic."""
 
 _GIVE_UP = 60.0
 """Seconds of time-outs after which a transaction is left to the coordinator."""
@@ -33,8 +37,37 @@ def begin_history(recorder: Recorder) -> TransactionHistory:
     return transaction
 
 
+async def read(recorder: Recorder, topic: str, transaction: TransactionHistory) -> None:
+    """Read the committed records of a topic to its end; what was not read for an error does not count."""
+    world = recorder.world
+    reads: dict[int, list[bytes]] = {}
+    reader = Reader(
+        topic,
+        stop="end",
+        isolation_level="read_committed",
+        timeout=1.0,
+        max_wait_ms=100,
+        transport=world.network.endpoint(recorder.name),
+        bootstrap_servers=world.bootstrap_servers,
+        client_id=f"{recorder.name}-reads",
+        request_timeout_ms=500,
+    )
+    try:
+        async with reader:
+            async for records in reader.batches():
+                for record in records:
+                    reads.setdefault(record.partition, []).append(record.value or b"")
+    except KafkaError as error:
+        # Each partition was read up to some offset, which may be within a transaction.
+        world.note(f"{recorder.name} reads: {type(error).__name__}")
+        return
+    transaction.reads += [((topic, partition), values) for partition, values in sorted(reads.items())]
+
+
 async def fill(recorder: Recorder, producer: Producer, random: Random, transaction: TransactionHistory) -> None:
-    """Send some records of a transaction, some of them awaited."""
+    """Send some records of a transaction, some of them awaited, and read in some transactions."""
+    if recorder.reads.random() < _READS:
+        await read(recorder, recorder.reads.choice(list(recorder.read_topics)), transaction)
     for _ in range(random.choice([1, 2, 5, 20])):
         sent = recorder.send(producer, random, random.choice(list(recorder.topics)), transaction)
         match random.randrange(8):
@@ -94,7 +127,7 @@ async def _by_calls(recorder: Recorder, producer: Producer, random: Random) -> N
 def _check_usable(recorder: Recorder, producer: Producer, began: float, error: KafkaError) -> None:
     """A producer whose id has no other user fails for good by the time-out of its transaction only."""
     plan, now = recorder.plan, recorder.world.loop.time()
-    timeout = plan.config["transaction_timeout_ms"] / 1000
+    timeout = plan.config["transaction_timeout_ms"] / 1000 - recorder.world.clock_error
     if not producer.is_usable and not plan.crashes and now - began < timeout:
         recorder.world.violated("no failure without a cause", f"{recorder.name} after {now - began:.1f} s: {error!r}")
 
@@ -158,6 +191,8 @@ async def _pooled(recorder: Recorder, pool: TransactionPool, random: Random) -> 
         async with pool.transaction() as transaction:
             history = begin_history(recorder)
             recorder.world.history.blocks.append((history, transaction))
+            if recorder.reads.random() < _READS:
+                await read(recorder, recorder.reads.choice(list(recorder.read_topics)), history)
             for _ in range(random.choice([1, 2, 5, 20])):
                 recorder.send(transaction, random, random.choice(list(recorder.topics)), history)
                 if random.random() < 0.1:

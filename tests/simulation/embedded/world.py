@@ -1,36 +1,21 @@
-"""The loop, the network and the cluster of one play, and the rules that were broken in it."""
+"""The world of the tests: what the clients did, the rules that were broken, and bounds of waits."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
 from aioproducer import Producer
-from aioproducer.broker import BrokerCluster
-from aioproducer.broker.broker import Broker
-from aioproducer.broker.controller.controller import Controller
-from aioproducer.broker.replicas.partition import Partition
-from aioproducer.testing.cluster import cluster_properties, out_of_sync
-from aioproducer.testing.control import ClusterControl
-from tests.simulation.determinism import WALL_CLOCK, reproducible
-from tests.simulation.embedded.disk import SimulatedDisk
+from aioproducer.testing.simulation.loop import VirtualLoop
+from aioproducer.testing.simulation.world import SimulatedWorld
+from aioproducer.testing.simulation.world import play as play_world
 from tests.simulation.embedded.history import History
-from tests.simulation.embedded.network import SimulatedNetwork
-from tests.simulation.embedded.trace import Trace
-from tests.simulation.loop import VirtualLoop
+from tests.simulation.embedded.story import SLACK
 
 T = TypeVar("T")
-
-SLACK = 0.6
-"""Seconds by which a wait may exceed its limit: latencies, and 0.5 s while a queue is served before an expiry."""
-
-LONGEST_PLAY = 3600.0
-"""Seconds of virtual time that no play takes."""
 
 
 class Violation(NamedTuple):
@@ -47,94 +32,23 @@ class Overdue(Exception):  # noqa: N818 - the name describes a state
     """A wait has exceeded its bound; the violation is noted, and the client cannot continue."""
 
 
-class SimulatedBrokers(BrokerCluster):
-    """A cluster whose nodes have an endpoint each, for clients and for each other."""
+class ClusterWorld(SimulatedWorld):
+    """Everything of one play."""
 
-    def __init__(self, network: SimulatedNetwork, nodes: int, disk: SimulatedDisk, **options: Any) -> None:
-        super().__init__(nodes, network=network.endpoint("cluster"), host="sim", **options)
-        self._simulated = network
-        self._storage = disk
-
-    def _new_brokers(self, controller: Controller) -> dict[int, Broker]:
-        brokers = super()._new_brokers(controller)
-        for node_id, broker in brokers.items():
-            broker._peers = broker._listener = self._simulated.endpoint(node_name(node_id))
-        return brokers
-
-
-def node_name(node_id: int) -> str:
-    """Name of a node's endpoint."""
-    return f"node{node_id}"
-
-
-class ClusterWorld(ClusterControl):
-    """Everything of one play; the methods of ``ClusterControl`` change its cluster."""
-
-    def __init__(
-        self,
-        loop: VirtualLoop,
-        random: Random,
-        *,
-        nodes: int = 1,
-        properties: Mapping[str, object] | None = None,
-        features: Mapping[str, int] | None = None,
-        send_buffer_bytes: int = 0,
-        keep_trace: bool = False,
-    ) -> None:
-        self.loop = loop
-        self.random = random
-        self.trace = Trace(keep=keep_trace)
-        self.network = SimulatedNetwork(loop, self.trace, send_buffer_bytes=send_buffer_bytes)
-        self.disk = SimulatedDisk()
-        self.cluster = SimulatedBrokers(
-            self.network,
-            nodes,
-            self.disk,
-            properties=cluster_properties(nodes, properties),
-            features=features,
-            wall_ms=self.wall_ms,
-        )
-        self.node_ids = range(1, nodes + 1)
+    def __init__(self, loop: VirtualLoop, random: Random, *, seed: int = 0, **options: Any) -> None:
+        super().__init__(loop, random, **options)
+        self.seed = seed
         self.history = History()
         self.violations: list[Violation] = []
-        self.loop_errors: list[str] = []
+        errors = (options.get("clock_errors") or {0: 0}).values()
+        self.clock_error = (max(0, *errors) - min(0, *errors)) / 1000
+        """Seconds by which two clocks of the cluster differ, at most."""
         self._watches: dict[asyncio.TimerHandle, Callable[[], bool]] = {}
-
-    def _call(self, function: Callable[[BrokerCluster], T]) -> T:
-        return function(self.cluster)
-
-    def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
-        return int((WALL_CLOCK + self.loop.time()) * 1000)
-
-    def note(self, text: str) -> None:
-        """Add an event to the trace."""
-        self.trace.note(self.loop.time(), text)
 
     def violated(self, rule: str, what: str) -> None:
         """Note a broken rule."""
         self.note(f"violated {rule}: {what}")
         self.violations.append(Violation(rule, what))
-
-    def is_in_sync(self) -> bool:
-        """Whether each replica on a node that is up is in the ISR."""
-        return not out_of_sync(self.cluster)
-
-    async def lose_power(self, node_id: int) -> None:
-        """Kill a node; a part of what it had not synced is lost."""
-        await self.cluster.kill(node_id)
-        lost = self.disk.sub(f"broker-{node_id}").lose_power(self.random)
-        self.note(f"node {node_id} loses power, and {lost} bytes")
-
-    def replicas(self, topic: str, index: int) -> dict[int, Partition]:
-        """The replicas of a partition on the nodes that are up, by node id, the leader's first."""
-        leader = self.leader(topic, index)
-        found = {
-            node_id: broker.replicas.partitions[topic, index]
-            for node_id, broker in self.cluster.brokers.items()
-            if broker.is_running and (topic, index) in broker.replicas.partitions
-        }
-        return {leader: found.pop(leader), **found} if leader in found else found
 
     def producer(self, name: str, **config: Any) -> Producer:
         """A producer with its own endpoint, not started."""
@@ -210,58 +124,10 @@ class ClusterWorld(ClusterControl):
 def run(scenario: Callable[[ClusterWorld], Awaitable[T]], *, seed: int = 0, **options: Any) -> tuple[T, ClusterWorld]:
     """Start a cluster, play a scenario on virtual time, stop the cluster, and look for what is left.
 
-    ``options`` are those of ``ClusterWorld``.
+    ``options`` are those of ``SimulatedWorld``.
     """
-    random = Random(seed)
-    loop = VirtualLoop(random)
-    with reproducible(loop, random):
-        world = ClusterWorld(loop, random, **options)
-        loop.set_exception_handler(lambda loop, context: world.loop_errors.append(_text_of(context)))
 
-        async def play() -> T:
-            async with asyncio.timeout(LONGEST_PLAY):
-                async with world.cluster:
-                    result = await scenario(world)
-                # The other side learns of the end of a connection a little later.
-                await asyncio.sleep(1)
-                world.check_nothing_is_left()
-                return result
+    def make_world(loop: VirtualLoop, random: Random) -> ClusterWorld:
+        return ClusterWorld(loop, random, seed=seed, **options)
 
-        with _quiet(logs=world.trace.is_kept):
-            try:
-                result = loop.run_until_complete(play())
-                world.note(f"end after {loop.turns} iterations, {random.random()}")
-            finally:
-                _close(loop)
-    return result, world
-
-
-@contextmanager
-def _quiet(*, logs: bool) -> Iterator[None]:
-    """Collect no garbage meanwhile, as finalizers run when they like, and let logs pass only with ``logs``."""
-    was_collecting, disabled = gc.isenabled(), logging.root.manager.disable
-    gc.disable()
-    if not logs:
-        logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(disabled)
-        if was_collecting:
-            gc.enable()
-
-
-def _text_of(context: dict[str, Any]) -> str:
-    error = context.get("exception")
-    return f"{context['message']}: {error!r}"
-
-
-def _close(loop: VirtualLoop) -> None:
-    """Cancel what a failed play has left, and close the loop."""
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        loop.call_later(30, loop.stop)
-        loop.run_forever()
-    loop.close()
+    return play_world(make_world, scenario, seed=seed, finish=ClusterWorld.check_nothing_is_left)

@@ -7,11 +7,12 @@ latency. A frozen link holds it back; an endpoint that is stopped freezes all it
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 
+from aioproducer.testing.simulation.trace import Trace
 from aioproducer.transport.base import TransportHandler
 from aioproducer.transport.memory import MemoryListener, MemoryNetwork, MemoryTransport
-from tests.simulation.embedded.trace import Trace
 
 _TICK = 1e-7
 """Seconds between two events of one direction, at least: timers of equal times have no order."""
@@ -44,8 +45,18 @@ class SimulatedTransport(MemoryTransport):
 class Link:
     """A connection from one endpoint to another."""
 
-    def __init__(self, network: SimulatedNetwork, name: str, client: SimulatedTransport, server: SimulatedTransport):
-        self.name = name
+    def __init__(
+        self,
+        network: SimulatedNetwork,
+        source: str,
+        target: str,
+        number: int,
+        client: SimulatedTransport,
+        server: SimulatedTransport,
+    ) -> None:
+        self.source = source
+        self.target = target
+        self.name = f"{source}>{target}#{number}"
         self.client = client
         self.server = server
         client.link = server.link = self
@@ -66,7 +77,8 @@ class Link:
             self._held.append((side, callback))
             return
         network = self._network
-        side.last_arrival = max(side.last_arrival + _TICK, network.loop.time() + network.latency())
+        latency = network.latency() + (network.slowness(self.source, self.target) if network.slow else 0.0)
+        side.last_arrival = max(side.last_arrival + _TICK, network.loop.time() + latency)
         network.loop.call_at(side.last_arrival, self._arrived, side, callback)
 
     def _arrived(self, side: SimulatedTransport, callback: Callable[[], None]) -> None:
@@ -126,6 +138,8 @@ class Endpoint(MemoryNetwork):
         await asyncio.sleep(network.connect_latency())
         while waits := [network.stopped[name] for name in self._ends(host) if name in network.stopped]:
             await waits[0].wait()
+        if self.name in network.killed:
+            raise OSError(errno.ENETDOWN, f"the process {self.name} was killed")
         return await super().connect(host, port, handler, server_hostname=server_hostname)
 
     def _ends(self, host: str) -> tuple[str, str]:
@@ -153,8 +167,12 @@ class SimulatedNetwork:
         """By host: the endpoint that has listened there."""
         self.stopped: dict[str, asyncio.Event] = {}
         """Endpoints that neither send nor receive, with the event of their resumption."""
+        self.slow: dict[str, float] = {}
+        """Seconds that everything to or from an endpoint takes more."""
+        self.killed: set[str] = set()
+        """Endpoints of processes that were killed: nothing that they do reaches the network any longer."""
         self._trace = trace
-        self._links: list[tuple[str, str, Link]] = []
+        self._links: list[Link] = []
         self._count = 0
 
     def note(self, text: str) -> None:
@@ -170,15 +188,15 @@ class SimulatedNetwork:
         self._count += 1
         client = SimulatedTransport(self.loop, peer, self.send_buffer_bytes)
         server = SimulatedTransport(self.loop, f"{source}:{self._count}", self.send_buffer_bytes)
-        link = Link(self, f"{source}>{target}#{self._count}", client, server)
+        link = Link(self, source, target, self._count, client, server)
         self.note(f"{link.name} connected")
-        self._links.append((source, target, link))
+        self._links.append(link)
         return client, server
 
     def links(self, endpoint: str | None = None) -> list[Link]:
         """Links with a side that has not ended, oldest first; with ``endpoint`` only its own."""
-        self._links = [each for each in self._links if not each[2].has_ended]
-        return [link for source, target, link in self._links if endpoint in (None, source, target)]
+        self._links = [each for each in self._links if not each.has_ended]
+        return [link for link in self._links if endpoint in (None, link.source, link.target)]
 
     def stop(self, endpoint: str) -> None:
         """Let an endpoint neither send nor receive, as a process that gets SIGSTOP."""
@@ -194,12 +212,25 @@ class SimulatedNetwork:
         if event is not None:
             self.note(f"{endpoint} resumes")
             event.set()
-            for source, target, link in self._links:
-                if endpoint in (source, target) and not {source, target} & self.stopped.keys():
+            for link in self._links:
+                ends = {link.source, link.target}
+                if endpoint in ends and not ends & self.stopped.keys():
                     link.thaw()
+
+    def kill(self, endpoint: str) -> None:
+        """Reset the connections of an endpoint, and let it make no others."""
+        self.resume(endpoint)
+        self.killed.add(endpoint)
+        for link in self.links(endpoint):
+            link.cut()
+
+    def slowness(self, source: str, target: str) -> float:
+        """Seconds that data takes more between two endpoints."""
+        return self.slow.get(source, 0.0) + self.slow.get(target, 0.0)
 
     def heal(self) -> None:
         """Resume every endpoint, and reset the links that are half-open or about to be cut."""
+        self.slow.clear()
         for endpoint in list(self.stopped):
             self.resume(endpoint)
         for link in self.links():

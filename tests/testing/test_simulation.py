@@ -1,0 +1,403 @@
+"""``run_simulated`` and the mark ``simulated``: a user's own coroutines on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+import types
+import uuid
+from pathlib import Path
+
+import pytest
+
+from aioproducer import Producer
+from aioproducer.errors import KafkaError, KafkaTimeoutError
+from aioproducer.testing.simulation import Simulation, SimulationError, StalledError, run_simulated
+from aioproducer.testing.simulation.simulation import ALL_FAULTS
+from tests.testing.test_plugin import AUTO, STRICT, _outcome, _pytest
+
+PLUGINS = ("-p", "pytest_asyncio.plugin", "-p", "aioproducer.testing.plugin")
+"""Those that these tests need: all that are installed take seconds to import."""
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "simulation.md"
+ROOT = Path(__file__).parents[2]
+
+
+async def _send(simulation: Simulation, count: int = 20) -> list[bytes | None]:
+    """Send records under faults, each until it is acknowledged, and return what is stored."""
+    simulation.create_topic("clicks", 2)
+    producer = simulation.producer(delivery_timeout_ms=2000, request_timeout_ms=500)
+    async with producer, simulation.faults(rate=5):
+        for number in range(count):
+            await asyncio.sleep(simulation.random.expovariate(10))
+            while True:
+                try:
+                    await producer.send("clicks", b"%d" % number)
+                    break
+                except KafkaError:
+                    await asyncio.sleep(0.1)
+    return [record.value for record in simulation.records("clicks")]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_acknowledged_records_survive_all_faults(seed: int) -> None:
+    stored = run_simulated(_send, seed=seed)
+    assert set(stored) == {b"%d" % number for number in range(20)}
+
+
+def test_virtual_time_passes_at_once() -> None:
+    async def main(simulation: Simulation) -> tuple[float, float, float]:
+        before = asyncio.get_running_loop().time(), time.time(), time.monotonic()
+        await asyncio.sleep(3000)
+        after = asyncio.get_running_loop().time(), time.time(), time.monotonic()
+        first, second, third = (round(late - early) for early, late in zip(before, after, strict=True))
+        return first, second, third
+
+    assert run_simulated(main, brokers=1) == (3000, 3000, 3000)
+
+
+def test_a_seed_draws_every_source_of_randomness() -> None:
+    async def main(simulation: Simulation) -> tuple[object, ...]:
+        return uuid.uuid4(), random.random(), simulation.random.random()
+
+    assert run_simulated(main, seed=5, brokers=1) == run_simulated(main, seed=5, brokers=1)
+    assert run_simulated(main, seed=5, brokers=1) != run_simulated(main, seed=6, brokers=1)
+
+
+_SCRIPT = """
+import hashlib
+from aioproducer.testing.simulation import run_simulated
+from tests.testing.test_simulation import _send
+digest = hashlib.sha256()
+run_simulated(_send, seed=3, trace=lambda line: digest.update(line.encode()))
+print(digest.hexdigest())
+"""
+
+
+def test_a_seed_replays_exactly_in_a_fresh_process() -> None:
+    """The trace has each event of the network, of the clients and of the faults, with its time."""
+
+    def digest_with(hash_seed: str) -> str:
+        run = subprocess.run(
+            [sys.executable, "-c", _SCRIPT],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        return run.stdout
+
+    assert digest_with("1") == digest_with("2")
+
+
+def test_a_failure_has_the_seed_and_the_last_events() -> None:
+    async def main(simulation: Simulation) -> None:
+        simulation.note("before the failure")
+        raise AssertionError("wrong")
+
+    with pytest.raises(AssertionError, match="wrong") as caught:
+        run_simulated(main, seed=17, brokers=1)
+    notes = "\n".join(caught.value.__notes__)
+    assert "seed 17: run_simulated(..., seed=17) repeats it" in notes
+    assert "before the failure" in notes
+
+
+def test_a_program_that_waits_for_ever_is_reported() -> None:
+    async def main(simulation: Simulation) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(TimeoutError):
+        run_simulated(main, brokers=1, limit=100)
+
+
+def test_a_program_that_never_sleeps_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aioproducer.testing.simulation.loop.LONGEST_TURN_COUNT", 1000)
+
+    async def main(simulation: Simulation) -> None:
+        while simulation.seed == 0:  # noqa: ASYNC110  # it waits for nothing
+            await asyncio.sleep(0)
+
+    clock = time.monotonic
+    with pytest.raises(StalledError, match="never sleeps"):
+        run_simulated(main, brokers=1)
+    assert time.monotonic is clock
+
+
+def test_a_lost_exception_is_reported() -> None:
+    async def fails() -> None:
+        raise ValueError("lost")
+
+    async def main(simulation: Simulation) -> None:
+        task = asyncio.create_task(fails())
+        await asyncio.sleep(1)
+        del task
+
+    with pytest.raises(SimulationError, match=r"received by nothing.*lost"):
+        run_simulated(main, brokers=1)
+
+
+def test_sockets_are_refused_with_a_reason() -> None:
+    async def main(simulation: Simulation) -> None:
+        await asyncio.open_connection("localhost", 5432)
+
+    with pytest.raises(RuntimeError, match="a simulation has no sockets"):
+        run_simulated(main, brokers=1)
+
+
+def test_modules_with_clocks_of_their_own_read_virtual_time() -> None:
+    module = types.ModuleType("shop_clock")
+    module.now = time.monotonic  # type: ignore[attr-defined]  # as `from time import monotonic as now`
+    sys.modules["shop_clock"] = module
+    try:
+
+        async def main(simulation: Simulation) -> float:
+            before = module.now()
+            await asyncio.sleep(500)
+            return float(module.now() - before)
+
+        assert round(run_simulated(main, brokers=1, modules=["shop_clock"])) == 500
+        assert module.now is time.monotonic
+    finally:
+        del sys.modules["shop_clock"]
+    with pytest.raises(ValueError, match="no imported module 'shop_clock'"):
+        run_simulated(main, brokers=1, modules=["shop_clock"])
+
+
+def test_a_module_imported_meanwhile_keeps_no_virtual_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "late_clock.py").write_text("from time import monotonic\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    async def main(simulation: Simulation) -> None:
+        import late_clock  # type: ignore[import-not-found]  # written above
+
+        assert round(late_clock.monotonic() - time.monotonic()) == 0
+
+    try:
+        run_simulated(main, brokers=1)
+        assert vars(sys.modules["late_clock"])["monotonic"] is time.monotonic
+    finally:
+        sys.modules.pop("late_clock", None)
+
+
+# Processes
+
+
+def test_what_a_killed_process_does_never_reaches_the_cluster() -> None:
+    async def main(simulation: Simulation) -> list[bytes | None]:
+        simulation.create_topic("clicks")
+
+        async def service() -> None:
+            async with simulation.producer(acks=1) as producer:
+                await producer.send("clicks", b"before")
+                try:
+                    await asyncio.sleep(100)
+                finally:
+                    producer.send("clicks", b"clean-up")
+
+        process = simulation.start_process("service", service)
+        await asyncio.sleep(5)
+        process.kill()
+        assert not process.is_running
+        await asyncio.sleep(100)
+        process.start()
+        await asyncio.sleep(5)
+        await process.stop()
+        assert process.starts == 2
+        return [record.value for record in simulation.records("clicks")]
+
+    assert run_simulated(main, brokers=1) == [b"before", b"before", b"clean-up"]
+
+
+def test_on_kill_is_called_before_the_clean_up() -> None:
+    calls: list[str] = []
+
+    async def main(simulation: Simulation) -> None:
+        async def service() -> None:
+            simulation.on_kill(lambda: calls.append("killed"))
+            try:
+                await asyncio.sleep(100)
+            finally:
+                calls.append("clean-up")
+
+        process = simulation.start_process("service", service)
+        await asyncio.sleep(1)
+        process.kill()
+        await asyncio.sleep(1)
+        with pytest.raises(RuntimeError, match="on_kill is for code that runs in a process"):
+            simulation.on_kill(calls.clear)
+
+    run_simulated(main, brokers=1)
+    assert calls == ["killed", "clean-up"]
+
+
+def test_an_exception_of_a_process_fails_the_simulation() -> None:
+    async def main(simulation: Simulation) -> None:
+        async def service() -> None:
+            await asyncio.sleep(1)
+            raise ValueError("a bug of the service")
+
+        simulation.start_process("service", service)
+        await asyncio.sleep(100)
+
+    with pytest.raises(ValueError, match="a bug of the service"):
+        run_simulated(main, brokers=1)
+
+
+def test_a_supervisor_restarts_after_expected_errors() -> None:
+    async def main(simulation: Simulation) -> int:
+        async def service() -> None:
+            await asyncio.sleep(1)
+            if process.starts < 3:
+                raise KafkaTimeoutError("expected")
+            await asyncio.sleep(1000)
+
+        process = simulation.start_process("service", service, restart_on=KafkaError)
+        await simulation.until(lambda: process.starts == 3)
+        return process.starts
+
+    assert run_simulated(main, brokers=1) == 3
+
+
+def test_faults_kill_processes_and_leave_them_running() -> None:
+    async def main(simulation: Simulation) -> int:
+        async def service() -> None:
+            await asyncio.sleep(10_000)
+
+        process = simulation.start_process("service", service)
+        async with simulation.faults("kill process", rate=1):
+            await asyncio.sleep(30)
+        assert process.is_running
+        return process.starts
+
+    assert run_simulated(main, brokers=1) > 10
+
+
+def test_names_of_faults_and_processes_are_checked() -> None:
+    async def main(simulation: Simulation) -> None:
+        with pytest.raises(ValueError, match="there is no fault 'cuts'"):
+            async with simulation.faults("cuts"):
+                pass
+        with pytest.raises(ValueError, match="rate must not be negative: -1"):
+            async with simulation.faults(rate=-1):
+                pass
+
+        async def service() -> None:
+            await asyncio.sleep(1)
+
+        simulation.start_process("service", service)
+        with pytest.raises(ValueError, match="there is a process 'service' already"):
+            simulation.start_process("service", service)
+
+    run_simulated(main, brokers=1)
+
+
+@pytest.mark.parametrize("kind", ALL_FAULTS)
+def test_after_each_kind_of_fault_everything_works_again(kind: str) -> None:
+    async def main(simulation: Simulation) -> None:
+        simulation.create_topic("clicks")
+        async with Producer(
+            bootstrap_servers=simulation.bootstrap_servers, transport=simulation.transport, linger_ms=0
+        ) as producer:
+            async with simulation.faults(kind, rate=10):
+                for _ in range(10):
+                    producer.send("clicks", b"under faults")
+                    await asyncio.sleep(0.2)
+            await producer.send("clicks", b"after faults")
+        assert simulation.nodes == [1, 2, 3]
+
+    run_simulated(main)
+
+
+# The mark
+
+_MARKED = """
+import asyncio
+import pytest
+
+@pytest.mark.simulated(seeds=range(3), brokers=1)
+async def test_marked(simulation, tmp_path):
+    assert tmp_path.exists()
+    assert simulation.nodes == [1]
+    await asyncio.sleep(1000)
+
+class TestOfAClass:
+    @pytest.mark.simulated([7], brokers=1)
+    async def test_marked(self, simulation):
+        assert simulation.seed == 7
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.simulated(seeds=range(2), brokers=1)
+async def test_with_parameters(simulation, number):
+    assert number in (1, 2)
+"""
+
+
+def _run_tests(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return _pytest(folder, *PLUGINS, *arguments, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+
+
+@pytest.mark.parametrize("settings", [AUTO, STRICT], ids=["auto", "strict"])
+def test_a_marked_test_runs_with_each_seed(tmp_path: Path, settings: str) -> None:
+    (tmp_path / "pytest.ini").write_text(settings)
+    (tmp_path / "test_service.py").write_text(_MARKED)
+    run = _run_tests(tmp_path)
+    assert _outcome(run) == "8 passed", run.stdout
+
+
+_FAILING = """
+import pytest
+
+@pytest.mark.simulated(seeds=range(2), brokers=1)
+async def test_wrong(simulation):
+    assert simulation.seed != 1
+
+@pytest.mark.simulated(brokers=1)
+def test_no_coroutine(simulation):
+    pass
+
+async def test_unmarked(simulation):
+    pass
+"""
+
+
+def test_failures_of_marked_tests_say_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text(AUTO)
+    (tmp_path / "test_service.py").write_text(_FAILING)
+    run = _run_tests(tmp_path, "--simulated-seeds=1-1")
+    assert _outcome(run) == "2 failed, 1 error", run.stdout
+    assert 'repeat: pytest "test_service.py::test_wrong" --simulated-seeds=1' in run.stdout
+    assert "seed 1: run_simulated(..., seed=1) repeats it" in run.stdout
+    assert "a coroutine function: async def" in run.stdout
+    assert "with @pytest.mark.simulated(seeds=range(20))" in run.stdout
+    assert _outcome(_run_tests(tmp_path, "--simulated-seeds=0", "-k", "wrong")) == "1 passed, 2 deselected"
+    wrong = _run_tests(tmp_path, "--simulated-seeds=many")
+    assert "--simulated-seeds takes a number or a range such as 0-999, not 'many'" in wrong.stdout + wrong.stderr
+
+
+def test_the_examples_of_the_documentation_pass_and_find_the_bug(tmp_path: Path) -> None:
+    """docs/simulation.md: swapping two lines of its service makes a seed fail."""
+    text = DOCUMENT.read_text()
+    blocks = re.findall(r"```python\n(# (test_\w+\.py)\n.*?)```", text, re.DOTALL)
+    assert len(blocks) == text.count("```python") == 2
+    (tmp_path / "pytest.ini").write_text(AUTO)
+    for source, name in blocks:
+        (tmp_path / name).write_text(source)
+    run = _run_tests(tmp_path)
+    assert _outcome(run) == "6 passed", run.stdout
+    send, delete = (
+        '            await producer.send("orders", event)\n',
+        "            database.outbox.remove(event)\n",
+    )
+    source = blocks[0][0]
+    assert send + delete in source
+    (tmp_path / "test_outbox.py").write_text(source.replace(send + delete, delete + send))
+    run = _run_tests(tmp_path, "test_outbox.py")
+    assert re.search(r"[1-5] failed", _outcome(run)), run.stdout
+    assert "repeats it" in run.stdout
