@@ -315,6 +315,63 @@ def test_after_each_kind_of_fault_everything_works_again(kind: str) -> None:
     run_simulated(main)
 
 
+# Groups of consumers
+
+
+async def _read_in_a_group(simulation: Simulation, *, commits_early: bool) -> None:
+    """Three processes of one group read under faults; each record is seen at least once."""
+    simulation.create_topic("clicks", 4)
+    sent: set[bytes] = set()
+    seen: set[bytes | None] = set()
+
+    async def worker() -> None:
+        consumer = simulation.consumer(
+            "clicks",
+            group_id="workers",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=6000,
+            heartbeat_interval_ms=1000,
+        )
+        async with consumer:
+            while True:
+                found = await consumer.poll(1.0)
+                if found and commits_early:
+                    await consumer.commit()
+                await asyncio.sleep(0.5)
+                for records in found.values():
+                    seen.update(record.value for record in records)
+                if found and not commits_early:
+                    await consumer.commit()
+
+    for number in range(3):
+        simulation.start_process(f"worker{number}", worker, restart_on=KafkaError)
+    producer = simulation.producer(delivery_timeout_ms=20_000, request_timeout_ms=2000)
+    async with producer, simulation.faults("kill process", "kill", "cut", "move coordinator", "move leader", rate=8):
+        for number in range(30):
+            value = b"%d" % number
+            await producer.send("clicks", value)
+            sent.add(value)
+            await asyncio.sleep(simulation.random.expovariate(5))
+    await simulation.until(lambda: sent <= seen, 60)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_group_sees_each_record_although_its_members_die(seed: int) -> None:
+    run_simulated(lambda simulation: _read_in_a_group(simulation, commits_early=False), seed=seed)
+
+
+def test_a_seed_finds_a_commit_before_the_work() -> None:
+    """A member that commits what it has not processed yet loses records when it dies."""
+    lost = []
+    for seed in range(5):
+        try:
+            run_simulated(lambda simulation: _read_in_a_group(simulation, commits_early=True), seed=seed)
+        except TimeoutError:
+            lost.append(seed)
+    assert lost
+
+
 # The mark
 
 _MARKED = """

@@ -219,10 +219,10 @@ class Simulation(SimulatedWorld):
             **config,
         )
 
-    def consumer(self, **config: Unpack[ConsumerConfigDict]) -> Consumer:
-        """A ``Consumer`` for this cluster, not yet started."""
+    def consumer(self, *topics: str, **config: Unpack[ConsumerConfigDict]) -> Consumer:
+        """A ``Consumer`` for this cluster, not yet started; with topics and a ``group_id`` a member of that group."""
         config.setdefault("bootstrap_servers", self.bootstrap_servers)
-        return Consumer(transport=self.transport, **config)
+        return Consumer(*topics, transport=self.transport, **config)
 
     def reader(
         self,

@@ -231,11 +231,12 @@ class Trouble:
             world.move_leader(partition.topic, partition.index, to)
 
     def _move_coordinator(self) -> None:
-        try:
-            self._world.drop_transaction_coordinator("any")
-        except (KafkaError, IndexError):
-            # There is none, or no node is up.
-            return
+        for drop in (self._world.drop_transaction_coordinator, self._world.drop_coordinator):
+            try:
+                drop("any")
+            except (KafkaError, IndexError):
+                # There is none, or no node is up.
+                continue
 
     def _set_fault(self, kind: str) -> None:
         faults, random = self._world.cluster.faults, self._random
