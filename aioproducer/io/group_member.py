@@ -595,6 +595,7 @@ class GroupMember:
             # All tasks of the loop may have been cancelled, but the program continues.
             reason = NetworkError("the task of the request was cancelled")
             self.membership.disconnected(request, reason, self._loop.time())
+            self._woken.set()
             raise
         else:
             self.membership.answered(request, response, self._loop.time())
