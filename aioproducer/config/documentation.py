@@ -164,7 +164,7 @@ def configuration_page() -> str:
         ),
         "\n\nAccepted, without effect: ",
         ", ".join(f"`{key.name}`" for key in CONSUMER_KEYS if key.status is Status.WITHOUT_EFFECT),
-        ". Refused, as the consumer joins no groups and calls no interceptors yet: ",
+        ". Refused, as the consumer calls no interceptors: ",
         ", ".join(f"`{key.name}`" for key in CONSUMER_KEYS if key.status is Status.REFUSED),
         ".\n\n",
     ]
