@@ -8,15 +8,19 @@ from random import Random
 
 import pytest
 
-from aioproducer import RebalanceListener
+from aioproducer import Consumer, RebalanceListener
 from aioproducer.errors import (
+    AuthenticationError,
+    CommitFailedError,
     ConsumerClosedError,
     GroupAuthorizationError,
     KafkaError,
     TopicAuthorizationError,
 )
 from aioproducer.testing import EmbeddedCluster
+from tests.simulation import run as run_world
 from tests.simulation.loop import VirtualLoop
+from tests.simulation.sasl import PLAIN, secure
 from tests.simulation.test_cancellation import CancelledAt
 from tests.simulation.world import reproducible
 
@@ -393,6 +397,70 @@ def test_a_cancelled_request_does_not_cancel_the_commit_before_a_revocation():
 # Losses
 
 
+def test_waiting_for_records_counts_as_requesting_them():
+    async def scenario(loop):
+        cluster = await started()
+        heard, seen = Heard(), []
+        async with member_of(cluster, max_poll_interval_ms=5000, **LIMITS) as consumer:
+            consumer.subscribe("clicks", listener=heard)
+            waiting = asyncio.ensure_future(anext(consumer))
+            await asyncio.sleep(60)
+            await fill(cluster, 4)
+            seen.append(int((await waiting).value))
+            while len(seen) < 4:
+                note(seen, await consumer.poll(60.0))
+            assert heard.calls == [("assigned", list(range(PARTITIONS)))]
+        await cluster.stop()
+
+    run(scenario)
+
+
+def test_each_record_of_an_iteration_counts_as_a_request():
+    """Records that were decoded before come without waiting."""
+
+    async def scenario(loop):
+        cluster = await started()
+        await fill(cluster, COUNT)
+        heard, seen = Heard(), []
+        async with member_of(cluster, max_poll_interval_ms=5000, **LIMITS) as consumer:
+            consumer.subscribe("clicks", listener=heard)
+            async for record in consumer:
+                seen.append(int(record.value))
+                await asyncio.sleep(4)
+                if len(seen) == COUNT:
+                    break
+            assert heard.calls == [("assigned", list(range(PARTITIONS)))]
+        await cluster.stop()
+
+    run(scenario)
+
+
+def test_a_member_that_requests_no_records_leaves_and_comes_back(caplog):
+    async def scenario(loop):
+        cluster = await started()
+        await fill(cluster, 8)
+        heard, seen = Heard(), []
+        everything = list(range(PARTITIONS))
+        async with member_of(cluster, max_poll_interval_ms=5000, auto_commit_interval_ms=600_000, **LIMITS) as consumer:
+            consumer.subscribe("clicks", listener=heard)
+            await anext(consumer)
+            before = consumer.group_metadata()
+            await asyncio.sleep(6)
+            assert await group_members(cluster) == 0
+            # The group refuses the offsets of this generation, also in a transaction.
+            assert consumer.group_metadata() == before
+            with pytest.raises(CommitFailedError):
+                await consumer.commit()
+            while len(seen) < 8:
+                note(seen, await consumer.poll(60.0))
+            assert sorted(seen) == list(range(8))
+            assert heard.calls == [("assigned", everything), ("lost", everything), ("assigned", everything)]
+        await cluster.stop()
+
+    run(scenario)
+    assert caplog.text.count("No records were requested within max_poll_interval_ms (5000)") == 1
+
+
 def test_a_blocked_loop_that_costs_the_membership_is_logged_with_its_duration(caplog):
     async def scenario(loop):
         # The coordinator's clock goes on while this loop is blocked.
@@ -509,3 +577,19 @@ def test_a_topic_that_is_not_allowed_is_an_error_of_the_caller():
         await cluster.stop()
 
     run(scenario)
+
+
+def test_a_rejected_login_is_an_error_of_the_caller_and_not_tried_again_by_itself():
+    async def scenario(world):
+        rules = secure(world.cluster)
+        keys = {**PLAIN, "sasl_password": "wrong", "group_id": "billing", "bootstrap_servers": "broker1:9092"}
+        async with Consumer("clicks", transport=world, **keys, **LIMITS) as consumer:
+            for _ in range(2):
+                with pytest.raises(AuthenticationError):
+                    await consumer.poll(60.0)
+                attempts = len(rules.logins)
+                # An account would be locked by attempts that no caller asks for.
+                await asyncio.sleep(60)
+                assert len(rules.logins) <= attempts + 1
+
+    run_world(scenario)
