@@ -70,6 +70,7 @@ class ConsumerGroup:
         self._listener = RebalanceListener()
         self._timer: asyncio.TimerHandle | None = None
         self._automatic: Result | None = None
+        self._is_closing = False
         self._error: KafkaError | None = None
         self._paused: set[TopicPartition] = set()
         self.held: frozenset[TopicPartition] = frozenset()
@@ -156,7 +157,9 @@ class ConsumerGroup:
             Exception: as the listener does.
         """
         if self._commit_interval is not None:
-            wait = min(self.membership.revocation_time() * _COMMIT_PART, self._request_timeout)
+            wait = self._request_timeout
+            if not self._is_closing:
+                wait = min(wait, self.membership.revocation_time() * _COMMIT_PART)
             await self._commit_processed(wait)
         await self._listener.on_revoked(partitions)
 
@@ -291,12 +294,12 @@ class ConsumerGroup:
             Exception: the listener raised it.
         """
         deadline = self._loop.time() + timeout
+        self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
         if self._commit_interval is not None and not self.is_subscribed and timeout > 0:
             # A member commits when its partitions are revoked.
             await self._commit_processed(timeout)
-        self._commit_interval = self._commit_interval if self.is_subscribed else None
         await self.membership.close(max(deadline - self._loop.time(), 0.0), operation)
 
 

@@ -185,7 +185,7 @@ class GroupMember:
         self.is_waiting = False
         """Whether the application waits for records now; the application sets it. That counts as asking for them."""
         self.has_news = False
-        """Whether an event or an error waits for ``handle_events``."""
+        """Whether an event or an error waits for ``handle_events``, or the member has left as nothing was requested."""
         self.topics = GroupTopics(
             control,
             membership,
@@ -344,6 +344,7 @@ class GroupMember:
         membership = self.membership
         self.has_news = (
             membership.event is not None
+            or membership.is_silent
             or membership.state is FENCED
             or membership.state is FAILED
             or self._failure is not None

@@ -461,6 +461,34 @@ def test_a_member_that_requests_no_records_leaves_and_comes_back(caplog):
     assert caplog.text.count("No records were requested within max_poll_interval_ms (5000)") == 1
 
 
+def test_a_member_without_partitions_comes_back_too():
+    async def scenario(loop):
+        cluster = await started()
+        cluster.create_topic("one", 1)
+        await fill(cluster, 1, topic="one", partitions=1)
+        options = {**LIMITS, "max_poll_interval_ms": 5000, "group_instance_id": None}
+        async with member_of(cluster, **options) as first, member_of(cluster, **options) as second:
+            first.subscribe("one")
+            await first.poll(10.0)
+            second.subscribe("one")
+            async with asyncio.timeout(60):
+                while await group_members(cluster) < 2 or second.group_metadata().generation_id < 0:
+                    await first.poll(0.5)
+                    await second.poll(0.0)
+            idle = first if not first.assignment() else second
+            busy = second if idle is first else first
+            assert not idle.assignment()
+            for _ in range(20):
+                await busy.poll(0.5)
+            assert await group_members(cluster) == 1
+            await busy.close()
+            await fill(cluster, 1, topic="one", partitions=1)
+            assert await idle.poll(60.0)
+        await cluster.stop()
+
+    run(scenario)
+
+
 def test_a_blocked_loop_that_costs_the_membership_is_logged_with_its_duration(caplog):
     async def scenario(loop):
         # The coordinator's clock goes on while this loop is blocked.
