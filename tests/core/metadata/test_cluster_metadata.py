@@ -369,6 +369,34 @@ def test_idle_topics_are_forgotten_at_a_full_update() -> None:
     assert metadata.next_update_delay(62.0) == 0
 
 
+def test_topics_that_are_not_retained_are_not_requested_again() -> None:
+    """A consumer that no longer reads a topic would create it again by naming it, after it was deleted."""
+    metadata = known(clicks(partition(0, 1)), topic("views", partition(0, 1)))
+    metadata.add_topic("new", 1.0)
+    metadata.add_topic("late", 1.0)
+    metadata.retain_topics({"views", "late"})
+    assert sorted(metadata.topics_in_use) == ["late", "views"]
+    metadata.request_update(9.0, "a test")
+    assert names(metadata.build_request(9.0)) == ["late", "views"]
+    metadata.retain_topics({"late"})
+    change = metadata.handle_response(
+        response(topic("late", partition(0, 1)), topic("views", partition(0, 2))), 9.0, version=NEWEST
+    )
+    assert {each.topic for each in change.leaders} == {"late"}
+    metadata.request_update(99.0, "a test")
+    assert names(metadata.build_request(99.0)) == ["late"]
+    assert metadata.topic("views") is None
+
+
+def test_the_creation_of_topics_can_be_allowed_and_not() -> None:
+    metadata = make_metadata()
+    for allowed in (False, True):
+        metadata.allow_topic_creation(allowed=allowed)
+        metadata.add_topic(f"clicks-{allowed}", 0.0)
+        assert metadata.build_request(0.0).allow_auto_topic_creation is allowed
+        metadata.handle_failure(NetworkError("gone"), 0.0)
+
+
 def test_touching_a_topic_that_is_not_in_use_does_nothing() -> None:
     metadata = known()
     metadata.touch("clicks", 0.0)
