@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Collection, Coroutine, Mapping
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
@@ -545,7 +546,8 @@ class GroupMember:
                 self._client.end_connection(
                     request.node, "a request of the group's member must not wait for a rebalance"
                 )
-            self._spawn(self._exchange(request), "aioproducer-group-request")
+            task = self._spawn(self._exchange(request), "aioproducer-group-request")
+            task.add_done_callback(partial(self._exchange_ended, request))
         if self._coordinator is not None and membership.coordinator is None:
             self._client.end_connection(self._coordinator, "the group's coordinator has moved, or does not answer")
         self._coordinator = membership.coordinator
@@ -592,15 +594,16 @@ class GroupMember:
             response = await self._client.exchange(request)
         except KafkaError as error:
             self.membership.disconnected(request, error, self._loop.time())
-        except asyncio.CancelledError:
-            # All tasks of the loop may have been cancelled, but the program continues.
-            reason = NetworkError("the task of the request was cancelled")
-            self.membership.disconnected(request, reason, self._loop.time())
-            self._woken.set()
-            raise
         else:
             self.membership.answered(request, response, self._loop.time())
         self._woken.set()
+
+    def _exchange_ended(self, request: GroupRequest, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            # All tasks of the loop may have been cancelled, perhaps before this one began, but the program continues.
+            reason = NetworkError("the task of the request was cancelled")
+            self.membership.disconnected(request, reason, self._loop.time())
+            self._woken.set()
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine, name=name)
@@ -610,6 +613,13 @@ class GroupMember:
 
     def _ended_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        if task is self._handling:
+            # It was cancelled before it began.
+            self._handling = None
+            if self.membership.event is not None:
+                self.membership.confirm(self.membership.event)
+            self._woken.set()
+            self._changed.set()
         if not task.cancelled() and (failure := task.exception()) is not None:
             # The next request for records raises it.
             self._failure = failure

@@ -313,6 +313,35 @@ def test_a_task_of_the_member_can_be_cancelled_wherever_it_waits(name):
     raise AssertionError("the scenario never ends")
 
 
+@pytest.mark.parametrize("name", ["GroupMember._drive", "GroupMember._exchange", "GroupMember._handle"])
+def test_a_task_of_the_member_can_be_cancelled_before_it_begins(name):
+    async def scenario(loop):
+        cluster = await started()
+        await fill(cluster, COUNT)
+        cancelled = []
+
+        def factory(loop, coroutine, **options):
+            task = asyncio.Task(coroutine, loop=loop, **options)
+            if coroutine.__qualname__ == name and len(cancelled) < 3:
+                cancelled.append(task)
+                task.cancel()
+            return task
+
+        consumer, seen = member_of(cluster, **LIMITS), []
+        loop.set_task_factory(factory)
+        await consumer.start()
+        consumer.subscribe("clicks", listener=Waiting())
+        async with asyncio.timeout(120):
+            while len(set(seen)) < COUNT:
+                note(seen, await consumer.poll(5.0, max_records=5))
+        loop.set_task_factory(None)
+        assert len(cancelled) >= 1
+        await consumer.close()
+        await cluster.stop()
+
+    run(scenario)
+
+
 def test_closing_can_be_cancelled_twice_wherever_it_waits():
     async def scenario(loop, step):
         cluster = await started()
