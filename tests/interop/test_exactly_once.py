@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 
 import confluent_kafka as ck
 import pytest
-from confluent_kafka.admin import AdminClient
 
+from aioproducer.admin import Admin
 from tests.exactly_once import EXAMPLE, check_results
 from tests.kafka.cluster import KafkaCluster
 
@@ -30,7 +30,6 @@ class Service:
         self.inputs: list[bytes] = []
         self._instances: dict[str, subprocess.Popen[str]] = {}
         settings = {"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0}
-        self._admin = AdminClient(settings)
         self._producer = ck.Producer({**settings, "enable.idempotence": True})
 
     def start(self, instance: str) -> None:
@@ -71,15 +70,15 @@ class Service:
 
     def wait_committed(self, count: int) -> None:
         """Wait until the group has committed so many inputs."""
-        request = ck.ConsumerGroupTopicPartitions(self.group)
-        deadline = time.monotonic() + TIMEOUT
-        while True:
-            found = self._admin.list_consumer_group_offsets([request])[self.group].result(TIMEOUT)
-            committed = sum(max(each.offset, 0) for each in found.topic_partitions)
-            if committed >= count:
-                return
-            assert time.monotonic() < deadline, f"{committed} of {count} inputs are committed"
-            time.sleep(0.05)
+        asyncio.run(self._wait_committed(count))
+
+    async def _wait_committed(self, count: int) -> None:
+        async with asyncio.timeout(TIMEOUT), Admin(bootstrap_servers=self._cluster.bootstrap_servers) as admin:
+            while True:
+                offsets = (await admin.list_group_offsets([self.group]))[self.group]
+                if sum(each.offset for each in offsets.values()) >= count:
+                    return
+                await asyncio.sleep(0.05)
 
     def check(self) -> None:
         """Compare what a reader of committed records sees with the inputs."""
