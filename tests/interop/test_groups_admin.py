@@ -84,10 +84,21 @@ def judge(one_node: KafkaCluster) -> AdminClient:
     return AdminClient({"bootstrap.servers": one_node.bootstrap_servers, "log_level": 0})
 
 
-def committed_of(judge: AdminClient, group: str) -> dict[int, int]:
-    request = ck.ConsumerGroupTopicPartitions(group)
-    found = judge.list_consumer_group_offsets([request], require_stable=True)[group].result(TIMEOUT)
-    return {each.partition: each.offset for each in found.topic_partitions}
+@contextmanager
+def outsider(one_node: KafkaCluster, group: str) -> Iterator[ck.Consumer]:
+    """A consumer of confluent-kafka that uses the group's offsets, and is no member."""
+    settings = {"bootstrap.servers": one_node.bootstrap_servers, "group.id": group, "log_level": 0}
+    consumer = ck.Consumer({**settings, "enable.auto.commit": False})
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def committed_of(one_node: KafkaCluster, group: str, topic: str) -> dict[int, int]:
+    with outsider(one_node, group) as consumer:
+        found = consumer.committed([ck.TopicPartition(topic, partition) for partition in range(3)], TIMEOUT)
+    return {each.partition: each.offset for each in found if each.offset >= 0}
 
 
 Call = Callable[..., tuple[int, str, str]]
@@ -116,9 +127,7 @@ def resets_of_kafka(one_node: KafkaCluster, group: str, *arguments: str) -> dict
     return {int(partition): int(offset) for _, partition, offset in rows}
 
 
-def test_offsets_are_reset_to_those_of_kafkas_tool(
-    call: Call, one_node: KafkaCluster, judge: AdminClient, topic: str, group: str
-) -> None:
+def test_offsets_are_reset_to_those_of_kafkas_tool(call: Call, one_node: KafkaCluster, topic: str, group: str) -> None:
     start = {0: 7, 1: 1, 2: 0}
     expected = {
         ("--shift-by", "-5"): {0: 2, 1: 0, 2: 0},
@@ -128,9 +137,10 @@ def test_offsets_are_reset_to_those_of_kafkas_tool(
     common = ("groups", "reset-offsets", group, "--all-topics")
     names = ",".join(map(str, start))
     assert call("groups", "reset-offsets", group, "--topic", f"{topic}:{names}", "--to-latest", "--execute")[0] == 0
-    assert committed_of(judge, group) == {0: 10, 1: 1, 2: 0}
-    offsets = [ck.TopicPartition(topic, partition, offset) for partition, offset in start.items()]
-    judge.alter_consumer_group_offsets([ck.ConsumerGroupTopicPartitions(group, offsets)])[group].result(TIMEOUT)
+    assert committed_of(one_node, group, topic) == {0: 10, 1: 1, 2: 0}
+    with outsider(one_node, group) as consumer:
+        offsets = [ck.TopicPartition(topic, partition, offset) for partition, offset in start.items()]
+        consumer.commit(offsets=offsets, asynchronous=False)
     for arguments, offsets_after in expected.items():
         code, out, err = call(*common, *arguments, "--json")
         assert (code, "nothing was changed" in err) == (0, True)
@@ -139,9 +149,9 @@ def test_offsets_are_reset_to_those_of_kafkas_tool(
     # Each start of a JVM takes seconds.
     for arguments in list(expected)[1:]:
         assert resets_of_kafka(one_node, group, "--all-topics", *arguments) == expected[arguments]
-    assert committed_of(judge, group) == start
+    assert committed_of(one_node, group, topic) == start
     assert call(*common, "--shift-by", -5, "--execute")[0] == 0
-    assert committed_of(judge, group) == {0: 2, 1: 0, 2: 0}
+    assert committed_of(one_node, group, topic) == {0: 2, 1: 0, 2: 0}
 
 
 def test_a_group_with_a_member_is_described_as_by_confluent_and_protected(
@@ -169,7 +179,7 @@ def test_a_group_with_a_member_is_described_as_by_confluent_and_protected(
         assert (code, "the group has members" in err) == (1, True)
         listed = json.loads(call("groups", "list", "--state", "Stable", "--type", "classic", "--json")[1])
         assert group in [each["group_id"] for each in listed]
-    assert committed_of(judge, group) == {0: 4}
+    assert committed_of(one_node, group, topic) == {0: 4}
     assert call("groups", "delete", group) == (0, "", "")
     code, _, err = call("groups", "delete", group)
     assert (code, "there is no such group" in err) == (1, True)
