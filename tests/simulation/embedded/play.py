@@ -216,7 +216,7 @@ async def _expect_fresh_metadata(world: ClusterWorld, clients: list[Client], sin
 
 
 def _is_fresh(metadata: ClusterMetadata, since: float) -> bool:
-    return metadata._last_full_update > since
+    return metadata.last_update is not None and metadata.last_update > since
 
 
 async def _crash(
