@@ -182,7 +182,7 @@ class GroupWorld:
 @pytest.mark.parametrize("seed", range(5))
 def test_no_record_is_skipped_by_the_group(seed, kills, monkeypatch):
     # Where brokers read the real clock, producers that wrote years before would have expired.
-    monkeypatch.setattr("tests.simulation.determinism.WALL_CLOCK", time.time())
+    monkeypatch.setattr("aioproducer.testing.simulation.determinism.WALL_CLOCK", time.time())
 
     async def scenario():
         random = Random(seed)
