@@ -212,7 +212,9 @@ def _received_by_confluent(bootstrap_servers: str) -> Iterator[bytes]:
         consumer.assign([TopicPartition(LATENCY_TOPIC, 0, OFFSET_END)])
         while True:
             for message in consumer.consume(1, 5.0):
-                yield message.value()
+                value = message.value()
+                assert value is not None
+                yield value
     finally:
         consumer.close()
 
