@@ -1,7 +1,6 @@
 """Consumers: ``Consumer`` reads topics in a group, or assigned partitions; ``Reader`` one topic between two positions.
 
-``Consumer`` has the fetcher of ``core.fetching``; its docstring has the design. ``Reader`` keeps its own, simpler
-fetches (``fetching.py``) until that fetcher has proven itself.
+Both read by the fetcher of ``core.fetching``; the docstring of that package has the design.
 """
 
 from __future__ import annotations

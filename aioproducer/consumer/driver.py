@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aioproducer.core.fetching.lookups import PlannedLookup, PlannedReset, PositionLookups
@@ -58,8 +59,8 @@ class FetchDriver:
         self._looked_up: Counter[str] = Counter()
         self._has_new_topics = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_updating = False
-        self._is_asking_group = False
+        self._metadata_task: asyncio.Task[None] | None = None
+        self._committed_task: asyncio.Task[None] | None = None
         self._pass: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -92,14 +93,15 @@ class FetchDriver:
         if self._has_new_topics:
             self._retain_topics()
         for lookup in self._lookups.due(now, round(self._wall_clock() * 1000)):
-            self._start(self._look_up(lookup), f"aioproducer-consumer-positions-{lookup.node_id}")
+            task = self._start(self._look_up(lookup), f"aioproducer-consumer-positions-{lookup.node_id}")
+            _if_cancelled(task, partial(self._lookups.failed, lookup), self._loop)
         for node_id in fetcher.nodes_to_fetch(now):
             plan = fetcher.build_fetch(node_id, now)
             if plan is not None:
-                self._start(self._fetch(plan), f"aioproducer-consumer-fetch-{node_id}")
-        if self._needs_metadata() and metadata.next_update_delay(now) <= 0 and not self._is_updating:
-            self._is_updating = True
-            self._start(self._update_metadata(), "aioproducer-consumer-metadata")
+                task = self._start(self._fetch(plan), f"aioproducer-consumer-fetch-{node_id}")
+                _if_cancelled(task, partial(fetcher.fetch_failed, plan), self._loop)
+        if self._needs_metadata() and metadata.next_update_delay(now) <= 0 and not _is_running(self._metadata_task):
+            self._metadata_task = self._start(self._update_metadata(), "aioproducer-consumer-metadata")
         self._arm(now)
         self.wake_waiters()
 
@@ -108,7 +110,7 @@ class FetchDriver:
             self._timer.cancel()
             self._timer = None
         when = self._fetcher.next_retry(now)
-        if self._needs_metadata() and not self._is_updating:
+        if self._needs_metadata() and not _is_running(self._metadata_task):
             when = min(when, now + self._fetcher.metadata.next_update_delay(now))
         if when < math.inf:
             self._timer = self._loop.call_at(when, self.wake)
@@ -144,15 +146,16 @@ class FetchDriver:
         if self.group is None:
             for name in names:
                 self._fetcher.initialize(name, None)
-        elif names and not self._is_asking_group:
-            self._is_asking_group = True
+        elif names and not _is_running(self._committed_task):
             partitions = [self._fetcher.partitions[name] for name in names]
-            self._start(self._ask_group(self.group, partitions), "aioproducer-consumer-committed")
+            asking = self._ask_group(self.group, partitions)
+            self._committed_task = self._start(asking, "aioproducer-consumer-committed")
 
-    def _start(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+    def _start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -174,10 +177,6 @@ class FetchDriver:
             self._log.info("Fetch from broker %d: %s", plan.node_id, error)
             self._fetcher.fetch_failed(plan, error, self._loop.time())
             return
-        except asyncio.CancelledError:
-            # All tasks of the loop may have been cancelled, but the program continues.
-            self._fetcher.fetch_failed(plan, NetworkError("the task of the request was cancelled"), self._loop.time())
-            raise
         change = self._fetcher.fetch_answered(plan, response, self._loop.time())
         if change:
             for client in self._clients:
@@ -191,9 +190,6 @@ class FetchDriver:
         except KafkaError as error:
             self._lookups.failed(plan, error, self._loop.time())
             return
-        except asyncio.CancelledError:
-            self._lookups.failed(plan, NetworkError("the task of the request was cancelled"), self._loop.time())
-            raise
         now = self._loop.time()
         if isinstance(plan, PlannedReset):
             assert isinstance(response, ListOffsetsResponse)
@@ -209,8 +205,6 @@ class FetchDriver:
             if not error.retriable:
                 raise
             self._log.info("Metadata: %s", error)
-        finally:
-            self._is_updating = False
 
     async def _ask_group(self, group: GroupOffsets, partitions: list[AssignedPartition]) -> None:
         names = [each.name for each in partitions]
@@ -219,11 +213,9 @@ class FetchDriver:
         except KafkaError as error:
             if not error.retriable:
                 raise
-            self._log.info("Committed offsets: %s", error)
+            self._log.info("Fetching committed offsets failed: %s", error)
             await asyncio.sleep(self._fetcher.settings.retry_backoff.maximum)
             return
-        finally:
-            self._is_asking_group = False
         for each in partitions:
             if self._fetcher.partitions.get(each.name) is not each:
                 # It was taken away, and may have come back: another member may have committed since.
@@ -325,6 +317,25 @@ class FetchDriver:
             await self._clients.fetch.request(request, node_id=node_id, timeout=timeout)
         except KafkaError as error:
             self._log.info("The fetch session of broker %d was not ended: %s", node_id, error)
+
+
+def _is_running(task: asyncio.Task[None] | None) -> bool:
+    return task is not None and not task.done()
+
+
+def _if_cancelled(
+    task: asyncio.Task[None], failed: Callable[[KafkaError, float], object], loop: asyncio.AbstractEventLoop
+) -> None:
+    """Call ``failed`` if ``task`` is cancelled: a program may cancel all tasks of its loop and continue.
+
+    A task that is cancelled before it begins runs no line of its own, so that it cannot do this itself.
+    """
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            failed(NetworkError("the task of the request was cancelled"), loop.time())
+
+    task.add_done_callback(ended)
 
 
 def _is_cancelled() -> bool:

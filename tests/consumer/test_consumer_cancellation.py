@@ -154,6 +154,35 @@ def test_a_task_of_the_consumer_can_be_cancelled_wherever_it_waits(name):
     raise AssertionError("the scenario never ends")
 
 
+@pytest.mark.parametrize("name", ["FetchDriver._fetch", "FetchDriver._look_up", "FetchDriver._update_metadata"])
+def test_a_task_of_the_consumer_can_be_cancelled_before_it_begins(name):
+    """Such a task runs no line of its own. Its request was then never sent again."""
+
+    async def scenario(loop):
+        cluster = await filled()
+        cancelled = []
+
+        def factory(loop, coroutine, **options):
+            qualified = coroutine.__qualname__
+            task = asyncio.Task(coroutine, loop=loop, **options)
+            if qualified == name and len(cancelled) < 2:
+                cancelled.append(task)
+                task.cancel()
+            return task
+
+        loop.set_task_factory(factory)
+        consumer, seen = consumer_of(cluster), []
+        await life(consumer, seen)
+        await read_all(consumer, seen)
+        check(seen)
+        assert len(cancelled) == 2
+        loop.set_task_factory(None)
+        await consumer.close()
+        await cluster.stop()
+
+    run(scenario)
+
+
 def test_closing_can_be_cancelled_twice_wherever_it_waits():
     async def scenario(loop, step):
         cluster = await filled()
