@@ -24,7 +24,10 @@ from tests.kafka import jars
 from tests.kafka.cluster import KafkaCluster
 
 PARTITIONS = 8
+# Killed members are replaced after this time.
 SESSION_MS = 6000
+# Where no member is killed, and each record counts once: a member that the machine stalls must not lose its partitions.
+LONG_SESSION_MS = 45_000
 TIMEOUT = 120.0
 
 
@@ -91,7 +94,7 @@ def _confluent(servers: str, topic: str, group_id: str, seen: Callable[[int], ob
             "group.id": group_id,
             "partition.assignment.strategy": "range",
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": SESSION_MS,
+            "session.timeout.ms": LONG_SESSION_MS,
             "log_level": 0,
         }
     )
@@ -121,7 +124,7 @@ async def _aiokafka(servers: str, topic: str, group_id: str, seen: Callable[[int
         bootstrap_servers=servers,
         group_id=group_id,
         auto_offset_reset="earliest",
-        session_timeout_ms=SESSION_MS,
+        session_timeout_ms=LONG_SESSION_MS,
         heartbeat_interval_ms=500,
         partition_assignment_strategy=[RangePartitionAssignor],
     )
@@ -145,7 +148,7 @@ def _java(servers: str, topic: str, group_id: str, seen: Callable[[int], object]
     command = [jars.java(), "-Xmx128m", *jars.SHORT_LIVED, "-cp", f"{jars.resolve(jars.TOOLS)}/*"]
     command += ["org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", servers]
     command += ["--topic", topic, "--group", group_id, "--from-beginning"]
-    command += ["--command-property", f"session.timeout.ms={SESSION_MS}"]
+    command += ["--command-property", f"session.timeout.ms={LONG_SESSION_MS}"]
     command += ["--command-property", "heartbeat.interval.ms=500"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
@@ -206,8 +209,8 @@ async def test_members_of_four_clients_read_every_record_once(one_node: KafkaClu
         with lock:
             seen[value] += 1
 
-    strategy = {"partition.assignment.strategy": "range"}
-    first, second = (_member(servers, group_id, **strategy) for _ in range(2))
+    settings = {"partition.assignment.strategy": "range", "session.timeout.ms": LONG_SESSION_MS}
+    first, second = (_member(servers, group_id, **settings) for _ in range(2))
     one = Application(first, topic, note)
     await _shared(servers, group_id, 1, first)
     with _confluent(servers, topic, group_id, note), _java(servers, topic, group_id, note):
@@ -256,7 +259,7 @@ async def _turbulence(cluster: KafkaCluster, assignor: str, *, members: int, eve
         following[partition] = max(following[partition], value + PARTITIONS)
 
     def join() -> Application:
-        settings = {"partition.assignment.strategy": assignor, "session.timeout.ms": 6000}
+        settings = {"partition.assignment.strategy": assignor, "session.timeout.ms": SESSION_MS}
         return Application(_member(servers, group_id, **settings), topic, note)
 
     applications = [join() for _ in range(members // 2)]
