@@ -135,7 +135,7 @@ async def _accept(
 ) -> None:
     """
     Raises:
-        ExactlyOnceError: the name stands for no decision, or for several.
+        ExactlyOnceError: the name stands for no decision or for several, or the decision has changed since.
     """
     if len(found) != 1:
         which = ", ".join(f"{name} ({_what(each)})" for name, each in found)
@@ -145,7 +145,6 @@ async def _accept(
         )
     ((name, decision),) = found
     async with KafkaSinkCluster(config, name, decision_topic, timeout) as cluster:
-        await cluster.take_over()
         await accept_replay(cluster, decision)
 
 

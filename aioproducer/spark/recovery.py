@@ -118,12 +118,25 @@ async def recover(cluster: KafkaSinkCluster, log: Callable[[str], None]) -> list
 
 
 async def accept_replay(cluster: KafkaSinkCluster, decision: Decision) -> None:
-    """Let the replay of a decided batch have any number of rows. Call it after ``recover`` of the same cluster.
+    """Let the replay of a decided batch have any number of rows. Call it after ``recover`` of the same sink.
+
+    It takes the sink over and reads the decisions again: a query that has started since ``recover`` may have decided
+    its next batch, and a record about the earlier one would replace that decision.
 
     Raises:
+        ExactlyOnceError: the decision was replaced or forgotten since; nothing was written.
         KafkaError: the cluster refuses or does not answer in time.
     """
-    await cluster.append(decision_records(replace(decision, rows=ANY_ROWS)))
+    table = DecisionTable(cluster.sink)
+    await Planner(cluster, table, lambda text: None).take_over_and_read()
+    last = table.decision(decision.key)
+    if last is None or last.decision_id != decision.decision_id:
+        how = "it was deleted" if last is None else "another one has replaced it"
+        raise ExactlyOnceError(
+            f"sink {cluster.sink!r}: the last decision of {decision.key!r} has changed during this command: {how}. "
+            "No replay was accepted. Stop all processes of the sink, and run the command again"
+        )
+    await cluster.append(decision_records(replace(last, rows=ANY_ROWS)))
     await cluster.commit()
 
 

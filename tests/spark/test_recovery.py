@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from aioproducer.cli import main
+from aioproducer.cli import main, spark_sink
 from aioproducer.producer import Producer
 from aioproducer.spark import close_executor
 from aioproducer.spark.exactly_once import TaskOf, commit_batch, plan_batch
 from aioproducer.spark.options import SinkOptions
-from aioproducer.spark.transactional.decisions import chunk_key
+from aioproducer.spark.recovery import forget, recover
+from aioproducer.spark.sink_cluster import KafkaSinkCluster
+from aioproducer.spark.transactional.decisions import Decision, chunk_key
 from aioproducer.spark.transactional.rules import SinkTakenOverError
 from aioproducer.testing import EmbeddedClusterThread
 from tests.interop.spark.sink_program import log, options_of, run_batch, write_tasks
@@ -160,3 +162,27 @@ def test_the_accepted_replay_of_several_decisions_of_a_number_must_name_the_sink
     assert f"'0' names 2 of the last decisions: {sink} (batch 0 of query query), {sink}--w" in error
     assert call("recover", f"{sink}--w", "--accept-replay", "0")[0] == 0
     run_batch(write_batch_sink(options, "w"), 0, ["a", "b"])
+
+
+@pytest.mark.parametrize("change", ["decided", "forgotten"])
+def test_an_accepted_replay_replaces_no_decision_that_changed_since_the_recovery(
+    cluster, topic, options, sink, call, monkeypatch, change
+):
+    """It wrote the decision that the recovery had read over the newer one."""
+    run_batch(options, 0, ["a"])
+
+    async def recover_before_change(cluster: KafkaSinkCluster, log: Callable[[str], None]) -> list[Decision]:
+        found = await recover(cluster, log)
+        if change == "decided":
+            await asyncio.to_thread(run_batch, options, 1, ["b", "c"])
+        else:
+            await forget(cluster, key="query")
+        return found
+
+    monkeypatch.setattr(spark_sink, "recover", recover_before_change)
+    code, _, error = call("recover", sink, "--accept-replay", "0")
+    assert code == 1
+    how = "another one has replaced it" if change == "decided" else "it was deleted"
+    assert f"the last decision of 'query' has changed during this command: {how}. No replay was accepted" in error
+    left = [(each["batch"], each["rows"]) for each in json.loads(call("list", sink, "--json")[1])]
+    assert left == ([(1, 2)] if change == "decided" else [])
