@@ -38,7 +38,8 @@ COMMITTER_TIMEOUT_MS: Final = 60_000
 # Another sink's open transaction in the decision topic ends within its time-out, at the coordinator's next look, which
 # comes every 10 s (transaction.abort.timed.out.transaction.cleanup.interval.ms).
 HIDDEN_FOR: Final = 75.0
-# How long the marker of an ended transaction may take, in seconds, beside the search in the log.
+# How long the marker of an ended transaction may take, in seconds, beside the search in the log; also how long the high
+# watermark of a new leader may stay below rows that an earlier leader has returned.
 MARKER_WITHIN: Final = 30.0
 # A piece of copied rows is one transaction of the committer: its size in bytes before compression, and how long it is
 # read on after its first row, in seconds.
@@ -363,11 +364,28 @@ class KafkaSinkCluster:
         offset = after + 1
         size = 0
         rows: list[Row] = []
+        give_up_at: float | None = None
+        pause = _LOOK_EVERY
         # Rows of other producers may lie between: the first row is searched up to the end of the range.
         while offset <= where.last_offset and not (rows and time.monotonic() > deadline):
             fetched = await fetch_of_producer(self._admin, place, offset, handle.producer_id, committed=False)
             if fetched.next_offset == offset:
-                break
+                if fetched.high_watermark > where.last_offset:
+                    break
+                # A new leader has the rows, but returns none of them before its high watermark includes them.
+                if give_up_at is None:
+                    give_up_at, pause = time.monotonic() + MARKER_WITHIN, _LOOK_EVERY
+                if time.monotonic() >= give_up_at:
+                    raise KafkaTimeoutError(
+                        f"{where.topic}-{where.partition}: the high watermark has stayed at "
+                        f"{fetched.high_watermark} for {MARKER_WITHIN:.0f} s, and the rows of transaction "
+                        f"{handle.transactional_id!r} reach up to offset {where.last_offset}. Start the query again "
+                        "when the partition's leader and its in-sync replicas are back"
+                    )
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_LOOK)
+                continue
+            give_up_at = None
             for batch in fetched.batches:
                 if batch.producer_epoch != handle.producer_epoch:
                     continue

@@ -13,7 +13,7 @@ from aioproducer.admin import Admin
 from aioproducer.broker.cluster import BrokerCluster
 from aioproducer.consumer import producer_log
 from aioproducer.consumer.producer_log import ProducerFetch, find_marker
-from aioproducer.errors import KafkaError
+from aioproducer.errors import KafkaError, KafkaTimeoutError
 from aioproducer.producer import Producer
 from aioproducer.record import TopicPartition
 from aioproducer.spark import close_executor, exactly_once, sink_cluster
@@ -133,6 +133,43 @@ def test_a_piece_has_a_row_however_long_the_search_for_it_takes(cluster, topic, 
     )
     monkeypatch.setattr(sink_cluster, "PIECE_SECONDS", -1.0)
     assert rows_left(options, later) == [[b"first"]]
+
+
+def hide_rows(monkeypatch: pytest.MonkeyPatch, handle: Handle, visible: int, times: int) -> None:
+    """Let this many fetches see a new leader, whose high watermark is behind the first ``visible`` rows."""
+    fetch = sink_cluster.fetch_of_producer
+    (where,) = handle.ranges
+    end = where.first_offset + visible
+    asked: list[int] = []
+
+    async def hidden(admin: Admin, place: TopicPartition, offset: int, producer_id: int, **more: bool) -> ProducerFetch:
+        asked.append(offset)
+        if offset >= end and len(asked) <= times:
+            return ProducerFetch(offset, (), (), (), 0, where.first_offset, end)
+        found = await fetch(admin, place, offset, producer_id, **more)
+        if len(asked) > times:
+            return found
+        batches = tuple(each for each in found.batches if each.next_offset <= end)
+        return found._replace(batches=batches, next_offset=end, high_watermark=end)
+
+    monkeypatch.setattr(sink_cluster, "fetch_of_producer", hidden)
+
+
+@pytest.mark.parametrize("visible", [0, 1])
+def test_rows_above_the_high_watermark_of_a_new_leader_are_waited_for(topic, options, monkeypatch, visible):
+    """They counted as lost: an empty response was taken for the end of the log."""
+    # A batch has one row.
+    handle = open_task({**options, "kafka.batch.size": "1"}, ["a", "b"])
+    hide_rows(monkeypatch, handle, visible, times=4)
+    assert [value for piece in rows_left(options, handle) for value in piece] == [b"a", b"b"]
+
+
+def test_a_high_watermark_that_stays_below_the_rows_is_a_timeout(topic, options, monkeypatch):
+    handle = open_task(options, ["a", "b"])
+    hide_rows(monkeypatch, handle, 0, times=1_000_000)
+    monkeypatch.setattr(sink_cluster, "MARKER_WITHIN", 0.0)
+    with pytest.raises(KafkaTimeoutError, match=rf"^{topic}-0: the high watermark has stayed at 0 .* offset 1\."):
+        rows_left(options, handle)
 
 
 def test_the_search_for_a_marker_ends_where_the_log_ended_when_it_began(monkeypatch):
