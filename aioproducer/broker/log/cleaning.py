@@ -87,8 +87,11 @@ class Cleaning:
             CleaningAbortedError: the log was cut, closed or lost segments meanwhile.
             CorruptRecordError: a batch is damaged.
             OffsetMapTooSmallError: the map has no room for the keys of the first dirty batch.
+            KafkaStorageError: the log must be opened again, or the disk failed.
             OSError: the disk failed.
         """
+        self._check()
+        self._log.begin_cleaning()
         yield from self._map_keys()
         end_offset = self._offsets.latest_offset + 1
         if end_offset <= self._part.first_dirty_offset:

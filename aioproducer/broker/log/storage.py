@@ -61,7 +61,7 @@ class LogFile(Protocol):
         """Make written data survive a power loss. May run in another thread during appends."""
 
     def close(self) -> None:
-        """Close the file's descriptor; a later use opens it again."""
+        """Close the file's descriptor; a later use opens it again, and fails if the file was deleted or renamed."""
 
 
 class Storage(Protocol):
@@ -321,12 +321,12 @@ class _OpenFiles:
         self._limit = limit
         self._descriptors: OrderedDict[Path, int] = OrderedDict()
 
-    def descriptor(self, path: Path) -> int:
+    def descriptor(self, path: Path, *, create: bool = False) -> int:
         found = self._descriptors.get(path)
         if found is not None:
             self._descriptors.move_to_end(path)
             return found
-        opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        opened = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
         self._descriptors[path] = opened
         if len(self._descriptors) > self._limit:
             _, oldest = self._descriptors.popitem(last=False)
@@ -354,7 +354,7 @@ class DiskFile:
         self._path = path
         self._open_files = open_files
         self._torn = False
-        self.size = os.fstat(open_files.descriptor(path)).st_size
+        self.size = os.fstat(open_files.descriptor(path, create=True)).st_size
 
     def append(self, buffers: Sequence[Buffer]) -> None:
         descriptor = self._open_files.descriptor(self._path)

@@ -18,7 +18,7 @@ from aioproducer.broker.log.reading import (
     read_batches,
 )
 from aioproducer.broker.log.recovery import rebuild_producer_state
-from aioproducer.broker.log.segment import CLEANED_SUFFIX, SUFFIXES, Segment, segment_name
+from aioproducer.broker.log.segment import CLEANED_SUFFIX, Segment
 from aioproducer.broker.log.storage import Storage
 from aioproducer.broker.log.swaps import Swap
 from aioproducer.broker.log.transaction_index import AbortedTransaction
@@ -170,14 +170,28 @@ class StoredLog:
         """Return the aborted transactions with records or their marker from ``start`` on and below ``end``."""
         return find_aborted(self._segments, self._bases, start, end)
 
+    def begin_cleaning(self) -> None:
+        """Prepare for a round of cleaning: complete the swap of an earlier one, and delete its unfinished files.
+
+        A log that must be opened again is not cleaned. A ``.cleaned`` file beside its ``.swap`` files would make the
+        next start drop these, and they may be the only copy of their records.
+
+        Raises:
+            KafkaStorageError: the log must be opened again, or the disk failed.
+        """
+        self._ensure_usable()
+        self._finish_swap()
+        with self._disk("clean"):
+            for name in self._storage.files():
+                if name.endswith(CLEANED_SUFFIX):
+                    self._storage.remove(name)
+
     def new_cleaned_segment(self, base_offset: int) -> Segment:
-        """Create the segment that is to replace others from ``base_offset`` on.
+        """Create the segment that is to replace others from ``base_offset`` on. Call ``begin_cleaning`` first.
 
         Raises:
             OSError: it could not be written.
         """
-        for suffix in SUFFIXES:
-            self._storage.remove(segment_name(base_offset, suffix) + CLEANED_SUFFIX)
         return Segment(self._storage, base_offset, self.config, self._wall_ms(), 0, file_suffix=CLEANED_SUFFIX)
 
     def sync_segment(self, segment: Segment) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from aioproducer.broker.log import DirectoryStorage, Log, MemoryStorage, Storage
 from aioproducer.broker.log.cleaner.offset_map import OffsetMap
+from aioproducer.broker.log.cleaner.selection import Cleanable
 from aioproducer.broker.log.cleaner.steps import Steps, Work, run_steps
 from aioproducer.broker.log.cleaning import (
     Cleaning,
@@ -601,6 +602,44 @@ def test_a_disk_that_fails_at_any_step_leaves_a_log_that_goes_on_or_must_be_open
         clean(log)
         assert without_tombstones(visible_to_readers(log)) == before
     assert without_tombstones(visible_to_readers(compacted(storage))) == before
+
+
+@pytest.mark.parametrize("is_on_disk", [False, True])
+def test_a_log_that_must_be_opened_again_is_not_cleaned_before(is_on_disk: bool, tmp_path: Path) -> None:
+    """The next start finishes its swap. Nothing that is called before may write or create a file."""
+    found = 0
+    # The second half of a swap is among the last steps of a round.
+    for at in range(STRIKES - 10, STRIKES):
+        storage: Storage = DirectoryStorage(tmp_path / str(at)) if is_on_disk else MemoryStorage()
+        fault = Fault()
+        log = filled(FaultyStorage(storage, fault))
+        before = without_tombstones(visible_to_readers(log))
+        fault.arm(at, "fail")
+        with pytest.raises((OSError, KafkaStorageError)):
+            clean(log)
+        if log._unusable:
+            found += 1
+            names = storage.files()
+            part = Cleanable(log.log_start_offset, log.active_base_offset, 1.0, True, False)
+            with pytest.raises(KafkaStorageError, match="must be opened again"):
+                run_steps(Cleaning(log, part, OffsetMap(10_000, 1.0, 100), NOW).steps())
+            for segment in log.segments:
+                with suppress(OSError):
+                    segment.file.peek(0, 100)
+            assert storage.files() == names, at
+            log.close(clean=False)
+            assert without_tombstones(visible_to_readers(compacted(storage))) == before, at
+    assert found > 5
+
+
+def test_a_round_deletes_the_unfinished_files_of_an_earlier_one() -> None:
+    """Otherwise they would make the next start drop the swap of a later segment."""
+    storage = MemoryStorage()
+    log = filled(storage)
+    for suffix in (".log", ".index"):
+        storage.replace(segment_name(1, suffix) + ".cleaned", b"")
+    clean(log)
+    assert not [name for name in storage.files() if name.endswith(".cleaned")]
 
 
 def test_on_disk_the_files_are_those_of_kafka(tmp_path: Path) -> None:
