@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from aioproducer.broker.log.cleaner.offset_map import OffsetMap
 from aioproducer.broker.log.cleaner.selection import Cleanable
@@ -34,6 +34,19 @@ LARGE_WORK = 32 * 1024
 _AFTER_FAILURE = 1.0
 """The shortest pause in seconds after a round that failed, also if ``log.cleaner.backoff.ms`` is smaller."""
 
+_FIRST_RETRY = 60.0
+_LONGEST_RETRY = 3600.0
+"""Seconds for which a log that failed is passed over: first, and at most. The time doubles with each failure."""
+
+
+class _Failed(NamedTuple):
+    """A log whose last round failed, or which could not be looked at."""
+
+    until: float
+    """Not tried again before this time of the host's clock."""
+    delay: float
+    """Seconds between the failure and ``until``."""
+
 
 class LogCleaner:
     """The task of one node that compacts its logs."""
@@ -43,6 +56,8 @@ class LogCleaner:
         self._task: asyncio.Task[None] | None = None
         self._uncleanable: dict[Partition, int] = {}
         """Partitions whose logs cannot be cleaned, and the size of the offset map at that time; 0 for damage."""
+        self._failed: dict[Partition, _Failed] = {}
+        """Partitions that are passed over for a while, so that one with a bad disk does not keep others waiting."""
 
     def start(self) -> None:
         """Begin, unless ``log.cleaner.enable`` is false."""
@@ -75,12 +90,15 @@ class LogCleaner:
     async def clean_dirtiest(self) -> bool:
         """Clean the log with the largest dirty part, of those that are due. Return whether there was one.
 
+        A log whose round fails is passed over for a while.
+
         Raises:
             KafkaError, OSError: the disk failed.
         """
         self._uncleanable = {
             partition: size for partition, size in self._uncleanable.items() if not partition.is_removed
         }
+        self._failed = {partition: failed for partition, failed in self._failed.items() if not partition.is_removed}
         now_ms = self._host.broker.wall_ms()
         dirtiest = await self._find_dirtiest(now_ms)
         if dirtiest is None:
@@ -102,8 +120,12 @@ class LogCleaner:
             self._uncleanable[partition] = memory if isinstance(error, OffsetMapTooSmallError) else 0
             logger.error("%r cannot be compacted: %s", partition, error)
             return True
+        except Exception:
+            self._pass_over(partition)
+            raise
         finally:
             offsets.close()
+        self._failed.pop(partition, None)
         logger.debug(
             "%r: compacted up to offset %d, %d bytes of %d are left", partition, log.cleaned_to, log.size, size_before
         )
@@ -121,16 +143,40 @@ class LogCleaner:
                 not partition.is_removed
                 and partition.log.config.compacts
                 and not self._is_uncleanable(partition, memory)
+                and not self._is_passed_over(partition)
             ):
-                part = cleanable(partition.log, now_ms, partition.high_watermark)
-                if part.is_checkpoint_invalid:
-                    self._reset_checkpoint(partition, part)
-                if part.is_due and (dirtiest is None or part.ratio > dirtiest[1].ratio):
+                part = self._cleanable(partition, now_ms)
+                if part is not None and part.is_due and (dirtiest is None or part.ratio > dirtiest[1].ratio):
                     dirtiest = partition, part
             if host.now() > turn_ends:
                 await asyncio.sleep(0)
                 turn_ends = host.now() + LONGEST_TURN
         return dirtiest
+
+    def _cleanable(self, partition: Partition, now_ms: int) -> Cleanable | None:
+        """Return the part of a log that can be cleaned; ``None`` if the disk failed, which concerns no other log."""
+        try:
+            part = cleanable(partition.log, now_ms, partition.high_watermark)
+        except (KafkaError, OSError) as error:
+            self._pass_over(partition)
+            logger.error("%r: the log cleaner cannot read the log: %s", partition, error)
+            return None
+        if part.is_checkpoint_invalid:
+            self._reset_checkpoint(partition, part)
+        return part
+
+    def _pass_over(self, partition: Partition) -> None:
+        """Try a log that failed again later, and after twice that time if it fails again."""
+        # Longer than the pause that follows, or the next round would take the same log.
+        backoff = self._host.broker.config.log_cleaner_backoff_ms / 1000
+        before = self._failed.get(partition)
+        delay = _FIRST_RETRY if before is None else min(2 * before.delay, _LONGEST_RETRY)
+        delay = max(delay, 2 * backoff)
+        self._failed[partition] = _Failed(self._host.now() + delay, delay)
+
+    def _is_passed_over(self, partition: Partition) -> bool:
+        failed = self._failed.get(partition)
+        return failed is not None and self._host.now() < failed.until
 
     def _is_uncleanable(self, partition: Partition, memory: int) -> bool:
         """Return whether a round has failed for this log, and a larger offset map does not help."""

@@ -15,7 +15,9 @@ from aioproducer.broker import BrokerCluster
 from aioproducer.broker.image import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from aioproducer.broker.log import Log
 from aioproducer.broker.log.checkpoints import read_offsets
+from aioproducer.broker.log.cleaner.selection import Cleanable
 from aioproducer.broker.log.cleaner.steps import Steps, Work
+from aioproducer.broker.log.cleaning import cleanable
 from aioproducer.broker.log.manager import CLEANER_CHECKPOINT
 from aioproducer.broker.log.storage import DirectoryStorage
 from aioproducer.broker.replicas import log_cleaner as log_cleaner_module
@@ -148,6 +150,77 @@ async def test_a_damaged_log_is_left_and_the_others_are_cleaned(
     assert rounds == 2
     assert [manager.partition(TOPIC, index).log.cleaned_to is None for index in range(2)] == [True, False]
     assert caplog.text.count("cannot be compacted") == 1
+
+
+@pytest.fixture
+def clock(manager: ReplicaManager, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that the cleaner sees, as the only entry."""
+    time = [1000.0]
+    monkeypatch.setattr(manager, "now", lambda: time[0])
+    return time
+
+
+async def test_a_log_that_fails_is_passed_over_for_longer_each_time_and_the_others_are_cleaned(
+    manager: ReplicaManager, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One bad disk stopped the compaction of the whole node."""
+    for index in range(2):
+        await write(manager, 30, index=index)
+    logs = [manager.partition(TOPIC, index).log for index in range(2)]
+
+    def fail(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(logs[0], "new_cleaned_segment", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            await manager.cleaner.clean_dirtiest()
+        assert await manager.cleaner.clean_dirtiest()
+        assert [log.cleaned_to is None for log in logs] == [True, False]
+        for seconds in (60, 120, 240):
+            clock[0] += seconds - 1
+            assert not await manager.cleaner.clean_dirtiest()
+            clock[0] += 1
+            with pytest.raises(OSError, match="Input/output error"):
+                await manager.cleaner.clean_dirtiest()
+    clock[0] += 3600
+    assert await manager.cleaner.clean_dirtiest()
+    assert logs[0].cleaned_to == logs[0].active_base_offset
+    assert not manager.cleaner._failed
+
+
+async def test_a_log_that_fails_is_passed_over_for_longer_than_the_pause_of_the_cleaner(
+    cluster: BrokerCluster, manager: ReplicaManager, clock: list[float]
+) -> None:
+    await write(manager, 30)
+    partition = manager.partition(TOPIC, 0)
+    for backoff_ms, seconds in ((100_000, 200), (1000, 400), (10_000_000, 20_000), (1000, 3600)):
+        cluster.controller.alter_node_configs(1, {"log.cleaner.backoff.ms": str(backoff_ms)})
+        manager.cleaner._pass_over(partition)
+        assert manager.cleaner._failed[partition].until == clock[0] + seconds
+
+
+async def test_a_log_that_cannot_be_looked_at_does_not_stop_the_others(
+    manager: ReplicaManager, clock: list[float], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for index in range(2):
+        await write(manager, 30, index=index)
+    logs = [manager.partition(TOPIC, index).log for index in range(2)]
+
+    def look(log: Log, now_ms: int, high_watermark: int) -> Cleanable:
+        if log is logs[0]:
+            raise OSError(5, "Input/output error")
+        return cleanable(log, now_ms, high_watermark)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(log_cleaner_module, "cleanable", look)
+        assert await manager.cleaner.clean_dirtiest()
+        assert not await manager.cleaner.clean_dirtiest()
+    assert [log.cleaned_to is None for log in logs] == [True, False]
+    assert caplog.text.count("the log cleaner cannot read the log: [Errno 5] Input/output error") == 1
+    clock[0] += 60
+    assert await manager.cleaner.clean_dirtiest()
+    assert logs[0].cleaned_to == logs[0].active_base_offset
 
 
 async def test_readers_and_writers_go_on_during_a_round(manager: ReplicaManager) -> None:
