@@ -64,6 +64,8 @@ class LogManager:
         self._cleaned_to: dict[tuple[str, int], int] = {}
         self._written_cleaned_to: dict[tuple[str, int], int] = {}
         """What the checkpoint file of the cleaner contains."""
+        self._obsolete: set[tuple[str, int]] = set()
+        """Logs that are gone, and that the checkpoint files may still contain."""
         self._deleted: list[str] = []
         """Folders of deleted logs that still exist, under their new names."""
         self._is_open = False
@@ -106,6 +108,11 @@ class LogManager:
                 if topic_id is not None:
                     self._topic_ids[key] = topic_id
                 self._open(key, clean, recovery_points.get(key, 0), log_starts.get(key, 0))
+        for offsets in (recovery_points, log_starts, self._high_watermarks, self._cleaned_to):
+            self._obsolete |= offsets.keys() - self.logs.keys()
+        for key in self._obsolete:
+            self._high_watermarks.pop(key, None)
+            self._cleaned_to.pop(key, None)
 
     def _open(self, key: tuple[str, int], clean: bool, recovery_point: int, log_start_offset: int) -> Log:
         topic, index = key
@@ -149,6 +156,9 @@ class LogManager:
             raise InconsistentTopicIdError(
                 f"the log of {topic}-{index} belongs to topic id {_base64(known)}, not {_base64(topic_id)}"
             )
+        if key in self._obsolete:
+            # The offsets of the log that is gone would cut or hide records of the new one at the next start.
+            self.checkpoint({}, sync=True)
         with self._disk("create a log in"):
             if known is None:
                 folder = self._storage.sub(_folder(topic, index))
@@ -175,6 +185,7 @@ class LogManager:
         self._cleaned_to.pop(key, None)
         if log is None:
             return
+        self._obsolete.add(key)
         log.before_truncation = None
         log.close(clean=False)
         name = _folder(topic, index)
@@ -226,6 +237,7 @@ class LogManager:
             write_offsets(self._storage, LOG_START_CHECKPOINT, starts, sync=sync)
             write_offsets(self._storage, HIGH_WATERMARK_CHECKPOINT, self._high_watermarks, sync=sync)
         self.checkpoint_cleaner(sync=sync)
+        self._obsolete.clear()
 
     def checkpoint_cleaner(self, *, sync: bool = False) -> None:
         """Write up to which offset each log was compacted, if that has changed.

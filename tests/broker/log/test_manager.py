@@ -114,6 +114,50 @@ def test_a_recreated_topic_does_not_get_the_old_log(make: Make) -> None:
     assert not node.give_back(1)
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_offsets_of_a_deleted_log_do_not_apply_to_a_new_one_of_its_name(make: Make, restarts: bool) -> None:
+    """The node is killed before the next checkpoints. The new log lost all records below the old one's start."""
+    node = manager(make())
+    log = node.get_or_create("t", 0, TOPIC_ID)
+    for _ in range(20):
+        log.append_as_leader(batch(), 0)
+    log.cleaned_to = 9
+    log.advance_log_start_offset(15)
+    log.flush()
+    node.checkpoint({("t", 0): 20})
+    node.delete("t", 0)
+    if restarts:
+        node.close(False)
+        node = manager(make())
+    log = node.get_or_create("t", 0, bytes(16))
+    assert (log.cleaned_to, node.high_watermark("t", 0)) == (None, 0)
+    for _ in range(10):
+        log.append_as_leader(batch(), 0)
+    written = content(log)
+    node.close(False)
+    node = manager(make())
+    log = node.logs["t", 0]
+    assert (log.log_start_offset, log.log_end_offset, content(log)) == (0, 10, written)
+    assert (log.recovery_point, log.cleaned_to, node.high_watermark("t", 0)) == (0, None, 0)
+    node.close(True)
+
+
+def test_a_log_is_not_created_while_offsets_of_a_deleted_one_cannot_be_removed(make: Make) -> None:
+    fault = Fault()
+    node = manager(FaultyStorage(make(), fault))
+    node.get_or_create("t", 0, TOPIC_ID).append_as_leader(batch(), 0)
+    node.checkpoint({("t", 0): 1})
+    node.delete("t", 0)
+    fault.arm(0)
+    with pytest.raises(KafkaStorageError, match="cannot write the checkpoints of"):
+        node.get_or_create("t", 0, bytes(16))
+    assert "t-0" not in make().folders()
+    assert node.get_or_create("t", 0, bytes(16)).log_end_offset == 0
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        assert b"t 0" not in (make().read(name) or b"")
+    node.close(False)
+
+
 def test_an_interrupted_deletion_is_completed_at_the_next_start(make: Make) -> None:
     node = manager(make())
     node.get_or_create("t" * 249, 0, TOPIC_ID).append_as_leader(batch(), 0)
