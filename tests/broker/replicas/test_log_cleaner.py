@@ -27,7 +27,7 @@ from aioproducer.broker.replicas.replica_manager import ReplicaManager
 from aioproducer.errors import KafkaStorageError
 from aioproducer.transport.memory import MemoryNetwork
 from tests.broker.log.building import batch
-from tests.broker.log.cleaning import latest, rows
+from tests.broker.log.cleaning import Row, latest, rows
 
 TOPIC = "compacted"
 NOW = 1_700_000_000_000
@@ -425,7 +425,21 @@ async def test_coordinators_find_their_state_after_their_topics_were_cleaned(sto
         await (broker.stop() if stops == "stop" else broker.kill())
         await broker.start()
         await copy(2, 13)
-        values = [row.value for row in rows(broker.replicas.partition("output", 0).log, committed=True)]
+        values = [row.value for row in await committed_rows(broker.replicas.partition("output", 0))]
         assert values == [b"%d" % number for number in range(15)]
-        committed = latest(rows(broker.replicas.partition(GROUP_METADATA_TOPIC, 0).log, committed=True))
+        committed = latest(await committed_rows(broker.replicas.partition(GROUP_METADATA_TOPIC, 0)))
         assert len(committed) == 1
+
+
+async def committed_rows(partition: Partition) -> list[Row]:
+    """Every committed record, once all transactions have their markers: a commit may return before they are written."""
+    moved = asyncio.Event()
+    partition.add_watcher(moved.set)
+    try:
+        async with asyncio.timeout(30):
+            while partition.last_stable_offset < partition.log_end_offset:
+                moved.clear()
+                await moved.wait()
+    finally:
+        partition.remove_watcher(moved.set)
+    return rows(partition.log, committed=True)
