@@ -364,6 +364,35 @@ def test_closing_can_be_cancelled_twice_wherever_it_waits():
     raise AssertionError("the scenario never ends")
 
 
+# Automatic commits
+
+
+@pytest.mark.parametrize(
+    ("move", "behind"),
+    [(lambda consumer: consumer.seek(CLICKS[0], 3), 3), (lambda consumer: consumer.seek_to_end(CLICKS[0]), 6)],
+    ids=["seek", "seek_to_end"],
+)
+def test_no_automatic_commit_covers_the_record_in_progress_after_a_seek(move, behind):
+    async def committed(consumer):
+        return (await consumer.committed(CLICKS[0]))[CLICKS[0]].offset
+
+    async def scenario(loop):
+        cluster = await started()
+        await fill(cluster, 6, partitions=1)
+        async with member_of(cluster, "clicks", **{**LIMITS, "auto_commit_interval_ms": 1000}) as consumer:
+            assert (await anext(consumer)).offset == 0
+            move(consumer)
+            await asyncio.sleep(3)
+            assert await consumer.position(CLICKS[0]) == behind
+            assert await committed(consumer) == 0
+            await consumer.poll(0.0, max_records=1)
+            await asyncio.sleep(3)
+            assert await committed(consumer) == behind
+        await cluster.stop()
+
+    run(scenario)
+
+
 # Commits before a revocation
 
 

@@ -120,3 +120,16 @@ def test_processed_and_delivered_positions_differ_by_the_record_in_progress():
     assert delivered_positions([partition]) == {partition.name: OffsetAndMetadata(4, leader_epoch=2)}
     partition.request_reset(EARLIEST)
     assert delivered_positions([partition]) == {}
+
+
+def test_a_move_never_covers_the_records_in_progress():
+    partition = AssignedPartition(A, Attempts(ExponentialBackoff(1, 1), Random(1)), FetchBuffer(1000))
+    partition.seek(FetchPosition(3))
+    partition.returned(FetchPosition(6))
+    partition.seek(FetchPosition(9), in_progress=True)
+    assert (partition.position, partition.processed) == (FetchPosition(9), FetchPosition(3))
+    partition.truncated(FetchPosition(5), in_progress=True)
+    assert (partition.position, partition.processed) == (FetchPosition(5), FetchPosition(3))
+    partition.request_reset(EARLIEST)
+    partition.reset_found(FetchPosition(1), in_progress=True)
+    assert (partition.position, partition.processed) == (FetchPosition(1), FetchPosition(1))

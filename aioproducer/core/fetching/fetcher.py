@@ -151,7 +151,7 @@ class Fetcher:
         """Continue at ``position``. Prefetched records are dropped."""
         partition = self.partitions[name]
         self.records.hold_back(partition)
-        partition.seek(position)
+        partition.seek(position, in_progress=self.records.in_progress(partition))
 
     def request_reset(self, name: TopicPartition, reset: OffsetReset) -> None:
         """Continue where ``reset`` says once a leader has answered."""

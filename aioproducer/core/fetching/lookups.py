@@ -151,7 +151,18 @@ class PositionLookups:
                 self._refused(partition, code, now)
             else:
                 assert answer is not None
-                _apply_reset(partition, answer, now)
+                self._apply_reset(partition, answer, now)
+
+    def _apply_reset(self, partition: AssignedPartition, answer: ListOffsetsPartitionResponse, now: float) -> None:
+        reset = partition.reset
+        assert reset is not None
+        if answer.offset == _NO_OFFSET and reset.kind is ResetKind.BY_DURATION:
+            # No record is that young. The partition stays without a position until there is one, as in Java: between
+            # this answer and a lookup of the end, a record may have arrived, which must not be skipped.
+            partition.attempts.failed(now)
+            return
+        position = FetchPosition(max(answer.offset, 0))
+        partition.reset_found(position, in_progress=self._fetcher.records.in_progress(partition))
 
     def epochs_ended(self, plan: PlannedValidation, response: OffsetForLeaderEpochResponse, now: float) -> None:
         """Apply the ends of epochs."""
@@ -205,18 +216,7 @@ class PositionLookups:
         else:
             fetcher.log.warning("%s; reading continues there", text)
             fetcher.records.hold_back(partition)
-            partition.truncated(end)
-
-
-def _apply_reset(partition: AssignedPartition, answer: ListOffsetsPartitionResponse, now: float) -> None:
-    reset = partition.reset
-    assert reset is not None
-    if answer.offset == _NO_OFFSET and reset.kind is ResetKind.BY_DURATION:
-        # No record is that young. The partition stays without a position until there is one, as in Java: between this
-        # answer and a lookup of the end, a record may have arrived, which must not be skipped.
-        partition.attempts.failed(now)
-        return
-    partition.reset_found(FetchPosition(max(answer.offset, 0)))
+            partition.truncated(end, in_progress=fetcher.records.in_progress(partition))
 
 
 def _revisions(partitions: Iterable[AssignedPartition]) -> dict[TopicPartition, int]:

@@ -253,18 +253,26 @@ class AssignedPartition:
         self.failure = self._failing_since = None
         self.failing_for = 0.0
 
-    def seek(self, position: FetchPosition) -> None:
-        """Continue at a position that the caller or the group gave; validate it if its epoch is known."""
+    def _continue_at(self, position: FetchPosition, *, in_progress: bool) -> None:
         self._revise()
-        self.position = self.processed = self.fetch_position = self.ready_position = position
+        self.position = self.fetch_position = self.ready_position = position
+        if not (in_progress and self.processed is not None and self.processed.offset <= position.offset):
+            self.processed = position
         self.attempts.succeeded()
+
+    def seek(self, position: FetchPosition, *, in_progress: bool = False) -> None:
+        """Continue at a position that the caller or the group gave; validate it if its epoch is known.
+
+        Args:
+            in_progress: whether the caller still processes returned records. Then those behind ``processed`` do not
+                count as processed, wherever reading continues.
+        """
+        self._continue_at(position, in_progress=in_progress)
         self._become(FetchState.VALIDATING if self._needs_validation() else FetchState.FETCHING)
 
-    def truncated(self, position: FetchPosition) -> None:
-        """Continue where the leader says that the log was truncated: this position is valid."""
-        self._revise()
-        self.position = self.processed = self.fetch_position = self.ready_position = position
-        self.attempts.succeeded()
+    def truncated(self, position: FetchPosition, *, in_progress: bool) -> None:
+        """Continue where the leader says that the log was truncated: this position is valid. As ``seek``."""
+        self._continue_at(position, in_progress=in_progress)
         self._become(FetchState.FETCHING)
 
     def request_reset(self, reset: OffsetReset) -> None:
@@ -274,12 +282,10 @@ class AssignedPartition:
         self._become(FetchState.RESETTING)
         self.reset = reset
 
-    def reset_found(self, position: FetchPosition) -> None:
-        """Continue at the position that ListOffsets returned."""
+    def reset_found(self, position: FetchPosition, *, in_progress: bool) -> None:
+        """Continue at the position that ListOffsets returned. As ``seek``."""
         assert self.state is FetchState.RESETTING
-        self._revise()
-        self.position = self.processed = self.fetch_position = self.ready_position = position
-        self.attempts.succeeded()
+        self._continue_at(position, in_progress=in_progress)
         self._become(FetchState.FETCHING)
 
     def validated(self) -> None:

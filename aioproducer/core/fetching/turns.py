@@ -159,6 +159,10 @@ class RecordTurns:
         self.mark_processed()
         return self.take_one()
 
+    def in_progress(self, partition: AssignedPartition) -> bool:
+        """Return whether returned records of a partition do not count as processed yet."""
+        return partition.name in self._outstanding
+
     def mark_processed(self) -> None:
         """Let the returned records count as processed: the next ones are requested."""
         for partition in self._outstanding.values():
