@@ -658,6 +658,9 @@ class Consumer:
                 continue
             if await prepare(limit):
                 return True
+            if self._is_closed or (group is not None and group.has_news):
+                # It came while a record was deserialized, or a batch decompressed: this call did not wait for it.
+                continue
             self._raise_client_error()
             error = fetcher.next_error(loop.time())
             if error is not None:

@@ -13,6 +13,7 @@ from aioproducer.errors import (
     AuthenticationError,
     CommitFailedError,
     ConsumerClosedError,
+    FencedInstanceIdError,
     GroupAuthorizationError,
     KafkaError,
     TopicAuthorizationError,
@@ -468,6 +469,61 @@ def test_waiting_for_records_counts_as_requesting_them():
             while len(seen) < 4:
                 note(seen, await consumer.poll(60.0))
             assert heard.calls == [("assigned", list(range(PARTITIONS)))]
+        await cluster.stop()
+
+    run(scenario)
+
+
+class Gate:
+    """A deserializer that waits until it is open."""
+
+    def __init__(self):
+        self.is_entered = asyncio.Event()
+        self.open = asyncio.Event()
+
+    async def __call__(self, data):
+        self.is_entered.set()
+        await self.open.wait()
+        return data
+
+
+def test_a_request_that_deserializes_while_its_member_is_fenced_raises():
+    async def scenario(loop):
+        cluster, gate = await started(), Gate()
+        await fill(cluster, 4)
+        options = {**LIMITS, "group_instance_id": "a", "enable_auto_commit": False}
+        async with member_of(cluster, "clicks", value_deserializer=gate, **options) as first:
+            call = asyncio.ensure_future(anext(first))
+            await asyncio.wait_for(gate.is_entered.wait(), 60)
+            async with member_of(cluster, "clicks", **options) as second:
+                await second.poll(20.0)
+                while first._membership.membership.state.name != "FENCED":  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(0.1)
+                await asyncio.sleep(5)
+                gate.open.set()
+                with pytest.raises(FencedInstanceIdError):
+                    async with asyncio.timeout(1):
+                        await call
+        await cluster.stop()
+
+    run(scenario)
+
+
+def test_a_request_that_deserializes_while_its_member_loses_its_partitions_joins_again():
+    async def scenario(loop):
+        cluster, gate, heard = await started(), Gate(), Heard()
+        await fill(cluster, 4)
+        options = {**LIMITS, "enable_auto_commit": False, "max_poll_interval_ms": 5000}
+        async with member_of(cluster, value_deserializer=gate, **options) as consumer:
+            consumer.subscribe("clicks", listener=heard)
+            call = asyncio.ensure_future(anext(consumer))
+            await asyncio.wait_for(gate.is_entered.wait(), 60)
+            await asyncio.sleep(10)
+            assert await group_members(cluster) == 0
+            gate.open.set()
+            async with asyncio.timeout(5):
+                assert (await call).offset == 0
+            assert heard.calls == [(word, list(range(PARTITIONS))) for word in ("assigned", "lost", "assigned")]
         await cluster.stop()
 
     run(scenario)
