@@ -82,6 +82,7 @@ class RecordDecoder:
 
         Raises:
             RecordDeserializationError: the next record cannot be deserialized, and none before it is ready.
+            ConfigurationError: the codec's library is not installed, likewise.
         """
         records, buffer = self._fetcher.records, self._fetcher.buffer
         self._room_again()
@@ -91,18 +92,19 @@ class RecordDecoder:
             if batches is None:
                 break
             step = min(limit - count, SLICE)
-            if not self._read(batches, step):
-                await self._decompress_in_thread(batches)
-            elif self.is_plain:
-                count += records.all_ready(batches)
-            else:
-                try:
+            try:
+                if not self._read(batches, step):
+                    await self._decompress_in_thread(batches)
+                elif self.is_plain:
+                    count += records.all_ready(batches)
+                else:
                     await self._deserialize(batches, step)
-                except RecordDeserializationError:
-                    if not records.ready:
-                        raise
-                    break
-                count = records.ready_count()
+                    count = records.ready_count()
+            except KafkaError:
+                if not records.ready:
+                    raise
+                # The caller first gets the records before it; the next call meets it again.
+                break
             if batches.is_batch_read:
                 records.end_turn(batches)
             if perf_counter() - self._turn_began > LONGEST_TURN:
@@ -117,7 +119,7 @@ class RecordDecoder:
         follow at once. There are fewer rows than ``limit`` if they take too long to copy.
 
         Raises:
-            KafkaError: the codec's library is not installed.
+            ConfigurationError: the codec's library is not installed, and there is no row before the batch.
         """
         self._room_again()
         records = self._fetcher.records
@@ -129,7 +131,14 @@ class RecordDecoder:
             batches = records.next_batches()
             if batches is None:
                 break
-            if not self._read_columns(batches, limit):
+            try:
+                is_read = self._read_columns(batches, limit)
+            except KafkaError:
+                if not self.columns.count:
+                    raise
+                # The caller first gets the rows before it, which count as returned; the next call meets it again.
+                break
+            if not is_read:
                 if self.columns.count:
                     break
                 await self._decompress_in_thread(batches)

@@ -306,6 +306,38 @@ async def test_poll_arrow_returns_the_same_records_as_columns():
                 await consumer.poll_arrow()
 
 
+@pytest.mark.parametrize("call", ["poll", "poll_arrow"])
+async def test_records_before_a_batch_without_its_codec_are_returned_once(call, monkeypatch):
+    if call == "poll_arrow":
+        pytest.importorskip("pyarrow")
+
+    def without_codec(batch):
+        if batch.base_offset == 3:
+            raise ConfigurationError("this codec needs a library")
+        return decompressed(batch)
+
+    async def request(consumer):
+        if call == "poll_arrow":
+            return (await consumer.poll_arrow(10.0))["offset"].to_pylist()
+        return [record.offset for record in (await consumer.poll(10.0))[A0]]
+
+    async with EmbeddedCluster(transport="memory") as cluster:
+        for first in (0, 3):
+            await fill(cluster, 3, first=first, compression_type="gzip", linger_ms=100)
+        with monkeypatch.context() as patched:
+            patched.setattr(decoding, "decompressed", without_codec)
+            async with consumer_of(cluster, group_id="g", auto_commit_interval_ms=600_000) as consumer:
+                consumer.assign([A0])
+                assert await request(consumer) == [0, 1, 2]
+                for _ in range(2):
+                    with pytest.raises(ConfigurationError, match="this codec"):
+                        await request(consumer)
+        async with consumer_of(cluster, group_id="g") as consumer:
+            assert (await consumer.committed(A0))[A0].offset == 3
+            consumer.assign([A0])
+            assert await request(consumer) == [3, 4, 5]
+
+
 # Positions
 
 
