@@ -15,7 +15,11 @@ from aioproducer.consumer.positions import CommitLedger, delivered_positions, pr
 from aioproducer.errors import (
     AuthenticationError,
     AuthorizationError,
+    CommitFailedError,
+    FencedInstanceIdError,
+    GroupAuthorizationError,
     KafkaError,
+    KafkaTimeoutError,
     RebalanceInProgressError,
     UnknownTopicOrPartitionError,
 )
@@ -36,6 +40,9 @@ _COMMIT_PART = 0.5
 """Of the time that the group waits for a member, the part that the commit before a revocation may take."""
 _COMMIT_PAUSE = 0.1
 """Seconds between two attempts of this commit."""
+
+_OF_THE_GROUP = (CommitFailedError, FencedInstanceIdError, GroupAuthorizationError, RebalanceInProgressError)
+"""A commit that fails with one of these was refused for all partitions."""
 
 
 class ConsumerGroup:
@@ -224,8 +231,12 @@ class ConsumerGroup:
         chosen = delivered_positions(self._fetcher.partitions.values()) if offsets is None else dict(offsets)
         result = self.membership.begin_commit(chosen, timeout)
         self._ledger.explicit_begins(chosen)
-        result.add_callback(lambda: self._ledger.explicit_ends(chosen, is_confirmed=result.error is None))
+        result.add_callback(lambda: self._explicit_ended(chosen, result.error))
         await self.membership.ended(result)
+
+    def _explicit_ended(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: KafkaError | None) -> None:
+        may_be_accepted = error is not None and _may_be_accepted(error, len(offsets))
+        self._ledger.explicit_ends(offsets, is_confirmed=error is None, may_be_accepted=may_be_accepted)
 
     # Automatic commits
 
@@ -306,6 +317,17 @@ class ConsumerGroup:
 def _may_pass(error: KafkaError) -> bool:
     """Return whether another commit may succeed."""
     return error.retriable or isinstance(error, RebalanceInProgressError)
+
+
+def _may_be_accepted(error: KafkaError, count: int) -> bool:
+    """Return whether the group may have some of ``count`` offsets although their commit has failed with ``error``.
+
+    Groups judge the member for all partitions together, but topics and metadata for each partition. A commit without an
+    answer in time may have arrived.
+    """
+    if isinstance(error, _OF_THE_GROUP):
+        return False
+    return count > 1 or isinstance(error, KafkaTimeoutError)
 
 
 class GroupListener(RebalanceListener):

@@ -23,7 +23,7 @@ class CommitLedger:
     def __init__(self) -> None:
         # The latest confirmed offset of each partition.
         self._confirmed: dict[TopicPartition, int] = {}
-        # The latest offset that the caller has committed.
+        # The latest offset that the caller has committed, perhaps without a confirmation.
         self._explicit: dict[TopicPartition, int] = {}
         self._in_progress: list[Mapping[TopicPartition, OffsetAndMetadata]] = []
 
@@ -32,24 +32,36 @@ class CommitLedger:
         return {
             name: committable(position)
             for name, position in processed.items()
-            if position.offset != self._confirmed.get(name) and position.offset > self._barrier(name)
+            if position.offset != self._confirmed.get(name) and position.offset >= self._least(name)
         }
 
-    def _barrier(self, name: TopicPartition) -> int:
-        """Return the highest offset that the caller has committed or is committing; -1 without one."""
-        offsets = [commit[name].offset for commit in self._in_progress if name in commit]
-        return max([self._explicit.get(name, -1), *offsets])
+    def _least(self, name: TopicPartition) -> int:
+        """Return the lowest offset that sets back no offset which the caller has committed or is committing."""
+        offsets = [commit[name].offset + 1 for commit in self._in_progress if name in commit]
+        return max([self._explicit.get(name, 0), *offsets])
 
     def explicit_begins(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """The caller commits ``offsets``; the same object is passed to ``explicit_ends``."""
         self._in_progress.append(offsets)
 
-    def explicit_ends(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, is_confirmed: bool) -> None:
-        """The caller's commit has ended."""
+    def explicit_ends(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        is_confirmed: bool,
+        may_be_accepted: bool = False,
+    ) -> None:
+        """The caller's commit has ended.
+
+        Args:
+            may_be_accepted: whether the group may have some of the offsets although the commit has failed.
+        """
         self._in_progress = [each for each in self._in_progress if each is not offsets]
-        if is_confirmed:
+        if is_confirmed or may_be_accepted:
             for name, offset in offsets.items():
                 self._explicit[name] = offset.offset
+                self._confirmed.pop(name, None)
+        if is_confirmed:
             self.confirmed(offsets)
 
     def confirmed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:

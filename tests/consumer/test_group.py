@@ -15,8 +15,10 @@ from aioproducer.core.transactions.requests import Result
 from aioproducer.errors import (
     CommitFailedError,
     GroupAuthorizationError,
+    KafkaTimeoutError,
     NetworkError,
     RebalanceInProgressError,
+    TopicAuthorizationError,
     UnknownTopicOrPartitionError,
 )
 from tests.core.fetching_world import FetchingWorld
@@ -249,3 +251,28 @@ async def test_an_explicit_commit_takes_the_positions_of_all_partitions():
     await world.group.commit({world.names[1]: OffsetAndMetadata(3)}, 5.0)
     world.process(1, 2)
     assert world.group._uncommitted() == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "due"),
+    [
+        (TopicAuthorizationError(), {}),
+        (KafkaTimeoutError(), {}),
+        (CommitFailedError(), {0: 7, 1: 0, 2: 0}),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+async def test_the_timer_sets_back_no_offset_of_a_commit_that_failed_in_part(error, due):
+    """The group may have accepted the offset of one partition, and refused the other."""
+    world = World()
+    world.process(0, 7)
+    world.membership.answers = [error]
+    with pytest.raises(type(error)):
+        await world.group.commit({name: OffsetAndMetadata(100) for name in world.names}, 5.0)
+    world.group._commit_by_timer()
+    assert world.committed()[1:] == [due] * bool(due)
+    world.process(0, 100)
+    world.group._automatic = None
+    world.group._commit_by_timer()
+    assert world.committed()[-1][0] == 100
+    await world.group.close(0.0, LeaveOperation.DEFAULT)
