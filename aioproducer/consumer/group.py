@@ -228,14 +228,20 @@ class ConsumerGroup:
         Raises:
             KafkaError: the group does not accept the offsets.
         """
-        chosen = delivered_positions(self._fetcher.partitions.values()) if offsets is None else dict(offsets)
+        partitions = self._fetcher.partitions
+        self._ledger.forget_recreated(partitions.values())
+        chosen = delivered_positions(partitions.values()) if offsets is None else offsets
         result = self.membership.begin_commit(chosen, timeout)
-        self._ledger.explicit_begins(chosen)
-        result.add_callback(lambda: self._explicit_ended(chosen, result.error))
+        own = {name: offset for name, offset in chosen.items() if name in partitions}
+        self._ledger.explicit_begins(own)
+        count = len(chosen)
+        result.add_callback(lambda: self._explicit_ended(own, count, result.error))
         await self.membership.ended(result)
 
-    def _explicit_ended(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], error: KafkaError | None) -> None:
-        may_be_accepted = error is not None and _may_be_accepted(error, len(offsets))
+    def _explicit_ended(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], count: int, error: KafkaError | None
+    ) -> None:
+        may_be_accepted = error is not None and _may_be_accepted(error, count)
         self._ledger.explicit_ends(offsets, is_confirmed=error is None, may_be_accepted=may_be_accepted)
 
     # Automatic commits
@@ -254,7 +260,9 @@ class ConsumerGroup:
 
     def _uncommitted(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what is processed and not committed, of all partitions."""
-        return self._ledger.automatic(processed_positions(self._fetcher.partitions.values()))
+        partitions = self._fetcher.partitions.values()
+        self._ledger.forget_recreated(partitions)
+        return self._ledger.automatic(processed_positions(partitions))
 
     def _begin_automatic(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float) -> Result:
         result = self.membership.begin_commit(offsets, timeout, retries=False)

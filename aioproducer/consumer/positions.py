@@ -25,7 +25,9 @@ class CommitLedger:
         self._confirmed: dict[TopicPartition, int] = {}
         # The latest offset that the caller has committed, perhaps without a confirmation.
         self._explicit: dict[TopicPartition, int] = {}
-        self._in_progress: list[Mapping[TopicPartition, OffsetAndMetadata]] = []
+        self._in_progress: list[dict[TopicPartition, OffsetAndMetadata]] = []
+        # How often the topic of each partition was created again.
+        self._recreations: dict[TopicPartition, int] = {}
 
     def automatic(self, processed: Mapping[TopicPartition, FetchPosition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what an automatic commit has to contain, empty if everything is committed."""
@@ -40,8 +42,11 @@ class CommitLedger:
         offsets = [commit[name].offset + 1 for commit in self._in_progress if name in commit]
         return max([self._explicit.get(name, 0), *offsets])
 
-    def explicit_begins(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """The caller commits ``offsets``; the same object is passed to ``explicit_ends``."""
+    def explicit_begins(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        """The caller commits ``offsets`` of assigned partitions; the same object is passed to ``explicit_ends``.
+
+        Until then partitions may be removed from it: those that are forgotten.
+        """
         self._in_progress.append(offsets)
 
     def explicit_ends(
@@ -71,9 +76,23 @@ class CommitLedger:
 
     def retain(self, partitions: Collection[TopicPartition]) -> None:
         """Forget all other partitions: they were taken away, and others may commit their offsets."""
-        for known in (self._confirmed, self._explicit):
-            for name in [name for name in known if name not in partitions]:
-                del known[name]
+        known: list[Collection[TopicPartition]] = [self._confirmed, self._explicit, *self._in_progress]
+        for name in {name for names in known for name in names if name not in partitions}:
+            self._forget(name)
+        self._recreations = {name: count for name, count in self._recreations.items() if name in partitions}
+
+    def forget_recreated(self, partitions: Iterable[AssignedPartition]) -> None:
+        """Forget the commits of partitions whose topic was deleted and created again since the last call."""
+        for each in partitions:
+            if each.recreations != self._recreations.get(each.name, 0):
+                self._recreations[each.name] = each.recreations
+                self._forget(each.name)
+
+    def _forget(self, name: TopicPartition) -> None:
+        self._confirmed.pop(name, None)
+        self._explicit.pop(name, None)
+        for offsets in self._in_progress:
+            offsets.pop(name, None)
 
 
 def committable(position: FetchPosition) -> OffsetAndMetadata:

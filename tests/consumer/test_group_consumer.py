@@ -238,6 +238,20 @@ async def test_an_automatic_commit_does_not_set_back_an_explicit_one():
             assert offsets_of(await consumer.committed(CLICKS[0])) == {0: 4}
 
 
+async def test_an_explicit_commit_does_not_hold_back_those_of_a_topic_that_was_created_again():
+    async with cluster_of(partitions=1) as cluster:
+        await fill(cluster, 10, partitions=1)
+        async with member_of(cluster, auto_commit_interval_ms=600_000) as consumer:
+            consumer.assign([CLICKS[0]])
+            await values_of(consumer, 10)
+            await consumer.commit()
+            cluster.recreate_topic("clicks")
+            await fill(cluster, 3, partitions=1)
+            assert await values_of(consumer, 3) == [0, 1, 2]
+        async with member_of(cluster) as consumer:
+            assert offsets_of(await consumer.committed(CLICKS[0])) == {0: 2}
+
+
 async def test_without_automatic_commits_nothing_is_committed():
     async with cluster_of() as cluster:
         await fill(cluster, 8)

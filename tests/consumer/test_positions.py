@@ -94,6 +94,31 @@ def test_partitions_that_were_taken_away_are_forgotten():
     assert ledger.automatic(at(a=5, b=5)) == commit(a=5)
 
 
+def test_a_commit_that_ends_when_its_partition_was_taken_away_is_forgotten():
+    ledger, explicit = CommitLedger(), commit(a=5, b=5)
+    ledger.explicit_begins(explicit)
+    ledger.retain({B})
+    assert ledger.automatic(at(a=4, b=4)) == commit(a=4)
+    ledger.explicit_ends(explicit, is_confirmed=True)
+    assert ledger.automatic(at(a=4, b=4)) == commit(a=4)
+
+
+def test_the_commits_of_a_deleted_topic_are_forgotten():
+    partition = AssignedPartition(A, Attempts(ExponentialBackoff(1, 1), Random(1)), FetchBuffer(1000))
+    ledger, ended, in_progress = CommitLedger(), commit(a=5, b=5), commit(a=7, b=7)
+    for explicit in (ended, in_progress):
+        ledger.explicit_begins(explicit)
+    ledger.explicit_ends(ended, is_confirmed=True)
+    partition.seek(FetchPosition(7))
+    partition.recreated(b"new")
+    assert processed_positions([partition]) == {}
+    ledger.forget_recreated([partition])
+    assert ledger.automatic(at(a=2, b=2)) == commit(a=2)
+    ledger.explicit_ends(in_progress, is_confirmed=True)
+    ledger.forget_recreated([partition])
+    assert ledger.automatic(at(a=2, b=2)) == commit(a=2)
+
+
 def test_automatic_commits_set_back_no_explicit_one_in_any_order():
     """Random histories: begin and end explicit commits, confirm automatic ones."""
     for seed in range(200):

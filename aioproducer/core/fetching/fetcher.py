@@ -116,7 +116,7 @@ class Fetcher:
         for name in [name for name in self.partitions if name not in kept]:
             partition = self.partitions.pop(name)
             self._next_revision = max(self._next_revision, partition.revision + 1)
-            self.records.unassigned(partition)
+            self.records.forget(partition)
             partition.unassign()
             del self._order[name]
         for name in wanted:
@@ -218,7 +218,7 @@ class Fetcher:
 
     def _begin_recreated(self, partition: AssignedPartition, topic_id: bytes) -> None:
         before = partition.position
-        self.records.hold_back(partition)
+        self.records.forget(partition)
         partition.recreated(topic_id)
         if partition.state in (FetchState.INITIALIZING, FetchState.RESETTING):
             return

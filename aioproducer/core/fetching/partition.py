@@ -87,6 +87,7 @@ class AssignedPartition:
         "read_replica_until",
         "ready",
         "ready_position",
+        "recreations",
         "reset",
         "resume_state",
         "revision",
@@ -120,6 +121,8 @@ class AssignedPartition:
         self.is_looked_up = False
         """Whether ListOffsets or OffsetForLeaderEpoch is in flight for the partition."""
         self.topic_id: bytes | None = None
+        self.recreations = 0
+        """How often the topic was deleted and created again."""
         self.leader = NO_LEADER
         self.leader_epoch = NO_EPOCH
         self.read_replica = NO_REPLICA
@@ -350,6 +353,8 @@ class AssignedPartition:
         """Forget everything that belongs to the deleted topic except the position."""
         self._revise()
         self.topic_id = topic_id
+        self.recreations += 1
+        self.processed = None
         self.leader, self.leader_epoch = NO_LEADER, NO_EPOCH
         self.read_replica = NO_REPLICA
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1

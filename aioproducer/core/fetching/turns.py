@@ -47,8 +47,8 @@ class RecordTurns:
         self._turns.pop(partition.name, None)
         self.ready.pop(partition.name, None)
 
-    def unassigned(self, partition: AssignedPartition) -> None:
-        """Forget a partition."""
+    def forget(self, partition: AssignedPartition) -> None:
+        """Forget a partition that is no longer assigned, or the records of its deleted topic."""
         self.hold_back(partition)
         self._outstanding.pop(partition.name, None)
         self._only = None
