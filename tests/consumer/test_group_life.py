@@ -25,7 +25,7 @@ from tests.simulation.sasl import PLAIN, secure
 from tests.simulation.test_cancellation import CancelledAt
 from tests.simulation.world import reproducible
 
-from .group_helpers import CLICKS, PARTITIONS, PROPERTIES, Heard, fill, member_of, offsets_of
+from .group_helpers import CLICKS, PARTITIONS, PROPERTIES, Heard, fill, member_of, offsets_of, values_of
 
 COUNT = 24
 MOST_STEPS = 1500
@@ -573,6 +573,47 @@ def test_a_member_that_requests_no_records_leaves_and_comes_back(caplog):
 
     run(scenario)
     assert caplog.text.count("No records were requested within max_poll_interval_ms (5000)") == 1
+
+
+@pytest.mark.parametrize("leave", [Consumer.close, Consumer.unsubscribe])
+def test_a_member_that_leaves_after_its_loss_does_not_set_back_the_offsets_of_another(leave):
+    """The listener commits: by default ``on_lost`` calls ``on_revoked``."""
+
+    class Committing(RebalanceListener):
+        def __init__(self):
+            self.errors = []
+
+        async def on_revoked(self, partitions):
+            try:
+                await consumer.commit()
+            except KafkaError as error:
+                self.errors.append(type(error))
+
+    async def scenario(loop):
+        nonlocal consumer
+        cluster = await started()
+        await fill(cluster, COUNT)
+        listener = Committing()
+        options = {**LIMITS, "max_poll_interval_ms": 5000, "enable_auto_commit": False}
+        consumer = member_of(cluster, **options)
+        await consumer.start()
+        consumer.subscribe("clicks", listener=listener)
+        await values_of(consumer, 1)
+        await asyncio.sleep(6)
+        async with member_of(cluster, "clicks", **options) as other:
+            await values_of(other, COUNT)
+            await other.commit()
+        # A group without members accepts every commit that names no member.
+        await leave(consumer)
+        async with member_of(cluster) as reader:
+            ends = dict.fromkeys(range(PARTITIONS), COUNT // PARTITIONS)
+            assert offsets_of(await reader.committed(*CLICKS)) == ends
+        assert listener.errors == [CommitFailedError]
+        await consumer.close()
+        await cluster.stop()
+
+    consumer = None
+    run(scenario)
 
 
 def test_a_member_without_partitions_comes_back_too():

@@ -470,8 +470,10 @@ class GroupMembership(Member):
     def _why_not(self, call: CommitCall) -> KafkaError | None:
         """Return the error of a commit that the member's state does not allow."""
         if self._topics is None and not self.generation.exists and self.error is None:
-            # Nothing is subscribed: the application assigns partitions itself, unless this member owned them.
-            return _lost_generation(self.settings.group_id) if call.generation.exists else None
+            # Nothing is subscribed: the application assigns partitions itself, unless this member owned them. A member
+            # that is leaving may have lost them before: a commit without a member would set back that of another one.
+            owned_them = call.generation.exists or self._leave is not None
+            return _lost_generation(self.settings.group_id) if owned_them else None
         if self.state in (STABLE, REVOKING):
             if call.generation == self.generation or self._owned.issuperset(call.offsets):
                 return None

@@ -49,7 +49,12 @@ from aioproducer.protocol.messages.group_offsets import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from aioproducer.protocol.messages.groups import Coordinator, FindCoordinatorResponse, JoinGroupResponse
+from aioproducer.protocol.messages.groups import (
+    Coordinator,
+    FindCoordinatorResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+)
 from aioproducer.record import TopicPartition
 
 from .driving import BACKOFF_MS, MEMBER, NODE, Driver, partitions
@@ -279,6 +284,21 @@ class TestCommit:
         later = commit(driver, 0)
         driver.idle()
         assert isinstance(later.error, RebalanceInProgressError)
+
+    def test_commit_of_a_member_that_leaves_without_a_generation_fails(self) -> None:
+        """The group would accept it without a member: it could set back the offset of the partition's new member."""
+        driver = Driver(max_poll_interval_ms=4000).stable(0)
+        driver.advance(4)
+        driver.answer(driver.sent(RequestKind.LEAVE), LeaveGroupResponse())
+        driver.membership.leave()
+        result = commit(driver, 0)
+        driver.idle()
+        assert isinstance(result.error, CommitFailedError)
+        driver.confirm(EventKind.LOST, 0)
+        driver.idle()
+        assert not driver.membership.is_leaving
+        commit(driver, 0)
+        driver.sent(RequestKind.COMMIT)
 
     def test_commit_that_waits_while_the_member_joins_fails(self) -> None:
         """Another member may have the partition, and be further."""
