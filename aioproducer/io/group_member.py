@@ -178,7 +178,7 @@ class GroupMember:
         self._has_ended = False
         self._wake_at = float("inf")
         self._blocked: _Blocked | None = None
-        self._announced: object = None
+        self._announced: tuple[RebalanceEvent, bool] | None = None
         self._polled_before = float("-inf")
         self._was_silent = False
         self.polled_at = float("-inf")
@@ -323,13 +323,14 @@ class GroupMember:
 
     async def _handle(self, event: RebalanceEvent) -> None:
         """Run the listener for an event, and confirm it."""
-        calls = {
-            EventKind.REVOKED: self._listener.on_revoked,
-            EventKind.ASSIGNED: self._listener.on_assigned,
-            EventKind.LOST: self._listener.on_lost,
-        }
         try:
-            await calls[event.kind](event.partitions)
+            if self._is_loss(event):
+                if event.partitions:
+                    await self._listener.on_lost(event.partitions)
+            elif event.kind is EventKind.REVOKED:
+                await self._listener.on_revoked(event.partitions)
+            else:
+                await self._listener.on_assigned(event.partitions)
         except Exception as error:
             self._listener_errors.append(error)
         finally:
@@ -340,6 +341,15 @@ class GroupMember:
             if not self._has_ended:
                 self._pump()
             self._changed.set()
+
+    def _is_loss(self, event: RebalanceEvent) -> bool:
+        """Return whether other members may have the partitions already.
+
+        This includes a revocation that waited for a request when the member lost its generation.
+        """
+        return event.kind is EventKind.LOST or (
+            event.kind is EventKind.REVOKED and not self.membership.generation.exists
+        )
 
     def _check_news(self) -> None:
         membership = self.membership
@@ -575,11 +585,14 @@ class GroupMember:
             )
         self._was_silent = membership.is_silent
         event = membership.event
-        if event is None or event is self._announced:
+        if event is None:
             return
-        self._announced = event
+        is_loss = self._is_loss(event)
+        if self._announced == (event, is_loss):
+            return
+        self._announced = (event, is_loss)
         blocked, self._blocked = self._blocked, None
-        if event.kind is not EventKind.LOST:
+        if not is_loss:
             self._blocked = blocked
         elif blocked is not None and self._loop.time() - blocked.until <= self._session:
             self._log.warning(

@@ -25,7 +25,18 @@ from tests.simulation.sasl import PLAIN, secure
 from tests.simulation.test_cancellation import CancelledAt
 from tests.simulation.world import reproducible
 
-from .group_helpers import CLICKS, PARTITIONS, PROPERTIES, Heard, fill, member_of, offsets_of, values_of
+from .group_helpers import (
+    CLICKS,
+    PARTITIONS,
+    PROPERTIES,
+    Application,
+    Heard,
+    fill,
+    member_of,
+    offsets_of,
+    until,
+    values_of,
+)
 
 COUNT = 24
 MOST_STEPS = 1500
@@ -573,6 +584,38 @@ def test_a_member_that_requests_no_records_leaves_and_comes_back(caplog):
 
     run(scenario)
     assert caplog.text.count("No records were requested within max_poll_interval_ms (5000)") == 1
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_revocation_that_waits_until_the_generation_is_lost_is_a_loss(leaves):
+    """A handler sleeps through a rebalance and ``max_poll_interval_ms``; nothing is committed afterwards."""
+
+    async def scenario(loop):
+        cluster = await started()
+        await fill(cluster, COUNT)
+        heard = Heard()
+        everything = list(range(PARTITIONS))
+        options = {**LIMITS, "max_poll_interval_ms": 5000, "auto_commit_interval_ms": 600_000}
+        consumer = member_of(cluster, **options)
+        await consumer.start()
+        consumer.subscribe("clicks", listener=heard)
+        await values_of(consumer, 3)
+        async with member_of(cluster, "clicks", **options) as other:
+            application = Application(other)
+            await asyncio.sleep(4.5)
+            assert not application.owned
+            await until(lambda: application.owned == everything, application)
+            await application.stop()
+            if leaves:
+                await consumer.close()
+            while len(heard.calls) < 2:
+                await consumer.poll(0.1)
+            assert heard.calls[:2] == [("assigned", everything), ("lost", everything)]
+            assert set(offsets_of(await other.committed(*CLICKS)).values()) <= {None}
+        await consumer.close()
+        await cluster.stop()
+
+    run(scenario)
 
 
 @pytest.mark.parametrize("leave", [Consumer.close, Consumer.unsubscribe])
