@@ -36,6 +36,8 @@ from aioproducer.transport.base import Connector
 _BLOCKED = 1.0
 # The task that drives a member wakes at least this often, in seconds, to measure how long the loop was blocked.
 _PULSE = 1.0
+# The part of its timeout that ``close`` waits for commits in progress; the rest is for the listener and LeaveGroup.
+_COMMITS_PART = 0.5
 # Seconds that ``close`` waits for cancelled tasks: a listener may ignore its cancellation.
 _CANCELLATION = 1.0
 
@@ -446,7 +448,7 @@ class GroupMember:
     async def close(self, timeout: float, operation: LeaveOperation = LeaveOperation.DEFAULT) -> None:
         """Run the listener for all partitions, leave the group, and end the connections, within ``timeout`` seconds.
 
-        Commits in progress are waited for. Calls that have not ended by then raise ConsumerClosedError.
+        Commits in progress have half of the time. Calls that have not ended by then raise ConsumerClosedError.
 
         Raises:
             WrongCallerError: the listener itself calls this.
@@ -457,7 +459,7 @@ class GroupMember:
             self._closing.set_result(None)
         try:
             async with asyncio.timeout(timeout):
-                await self._commits_ended()
+                await self._end_commits(timeout * _COMMITS_PART)
                 await self._leave(operation, "the consumer is being closed")
         except TimeoutError:
             self._log.warning(
@@ -468,10 +470,22 @@ class GroupMember:
         finally:
             await self._end()
 
-    async def _commits_ended(self) -> None:
-        while any(not isinstance(call, FetchedOffsets) for call in self._calls):
-            self._changed.clear()
-            await self._changed.wait()
+    def _commits(self) -> list[Result]:
+        return [call for call in self._calls if not isinstance(call, FetchedOffsets)]
+
+    async def _end_commits(self, timeout: float) -> None:
+        """Wait for the commits in progress; end those that need more than ``timeout`` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                while self._commits():
+                    # The program may have cancelled all tasks.
+                    self.start()
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            # The commit before the revocation would wait for them.
+            for call in self._commits():
+                call.end(_closed())
 
     async def _end(self) -> None:
         """End every call, task and connection."""

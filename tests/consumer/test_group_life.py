@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from aioproducer import Consumer, RebalanceListener
+from aioproducer import Consumer, RebalanceListener, TopicPartition
 from aioproducer.errors import (
     AuthenticationError,
     CommitFailedError,
@@ -198,6 +198,67 @@ def test_closing_does_not_wait_for_a_listener_that_hangs(ignores):
         assert loop.time() - began < 4
         await cluster.stop()
         await asyncio.sleep(120)
+
+    run(scenario)
+
+
+def test_closing_sends_a_commit_whose_tasks_were_cancelled():
+    """``for task in asyncio.all_tasks(): task.cancel()`` cancels the task that drives the member as well."""
+
+    async def scenario(loop):
+        cluster = await started()
+        await fill(cluster, 4)
+        heard = Heard()
+        consumer = member_of(cluster, enable_auto_commit=False, **LIMITS)
+        await consumer.start()
+        consumer.subscribe("clicks", listener=heard)
+        await consumer.poll(10.0)
+        cluster.delay("OffsetCommit", 600_000, times=None)
+        commit = asyncio.ensure_future(consumer.commit(dict.fromkeys(CLICKS, 1)))
+        await asyncio.sleep(0.1)
+        tasks = [task for task in asyncio.all_tasks() if task is commit or "aioproducer-group" in task.get_name()]
+        assert len(tasks) == 3
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        cluster.clear_faults()
+        began = loop.time()
+        await consumer.close(10.0)
+        assert loop.time() - began < 2
+        assert [word for word, _ in heard.calls] == ["assigned", "revoked"]
+        assert await group_members(cluster) == 0
+        async with member_of(cluster) as reader:
+            assert offsets_of(await reader.committed(*CLICKS)) == dict.fromkeys(range(PARTITIONS), 1)
+        await cluster.stop()
+
+    run(scenario)
+
+
+def test_closing_leaves_part_of_its_time_to_the_listener_while_a_commit_waits():
+    """The topic of the commit was deleted: the group may accept it when the topic exists again."""
+
+    async def scenario(loop):
+        cluster = await started()
+        cluster.create_topic("deleted", 1)
+        await fill(cluster, 4)
+        heard = Heard()
+        consumer = member_of(cluster, auto_commit_interval_ms=600_000, **LIMITS)
+        await consumer.start()
+        consumer.subscribe("clicks", listener=heard)
+        await values_of(consumer, 4)
+        await consumer.poll(0.1)
+        cluster.delete_topic("deleted")
+        commit = asyncio.ensure_future(_outcome(consumer.commit({TopicPartition("deleted", 0): 1}, timeout=600.0)))
+        await asyncio.sleep(0.1)
+        began = loop.time()
+        await consumer.close(4.0)
+        assert 1.9 < loop.time() - began < 3
+        assert await commit == "closed"
+        assert [word for word, _ in heard.calls] == ["assigned", "revoked"]
+        assert await group_members(cluster) == 0
+        async with member_of(cluster) as reader:
+            assert offsets_of(await reader.committed(*CLICKS)) == dict.fromkeys(range(PARTITIONS), 1)
+        await cluster.stop()
 
     run(scenario)
 

@@ -196,8 +196,8 @@ class CallQueue:
         self._calls.appendleft(call)
 
     def expire(self, now: float) -> None:
-        """End the calls whose deadline has passed, the one in flight as well."""
-        expired = [call for call in self._calls if now >= call.deadline]
+        """End the calls whose deadline has passed, the one in flight as well; drop those that their owner has ended."""
+        expired = [call for call in self._calls if now >= call.deadline or call.result.done]
         for call in expired:
             self._calls.remove(call)
         if self._in_flight is not None and now >= self._in_flight.deadline:
