@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
 
 from aioproducer.core.membership.requests import Generation, RequestKind
 from aioproducer.core.requests.retry import ExponentialBackoff
 from aioproducer.core.transactions.requests import Result
-from aioproducer.error_codes import NONE, TOPIC_AUTHORIZATION_FAILED, UNSTABLE_OFFSET_COMMIT
+from aioproducer.error_codes import (
+    NONE,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSTABLE_OFFSET_COMMIT,
+)
 from aioproducer.errors import KafkaError, KafkaTimeoutError
 from aioproducer.offsets import OffsetAndMetadata
 from aioproducer.protocol.messages.group_offsets import (
@@ -26,8 +31,10 @@ _MISSING = -1
 Failure = tuple[TopicPartition | None, int]
 """The error code that decides about a response, and its partition; None if it concerns the whole group."""
 
-# Of several failed partitions, these decide only if there is no other failure: the others concern the whole request.
-_LAST = (UNSTABLE_OFFSET_COMMIT, TOPIC_AUTHORIZATION_FAILED)
+# Of several failed partitions, these decide only if there is no other failure, in this order: the others concern the
+# whole request. A commit that ends with UNKNOWN_TOPIC_OR_PARTITION has succeeded for all partitions of other topics.
+_LAST_OF_COMMIT = (TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION)
+_LAST_OF_FETCH = (TOPIC_AUTHORIZATION_FAILED, UNSTABLE_OFFSET_COMMIT)
 
 
 class FetchedOffsets(Result):
@@ -90,7 +97,7 @@ class CommitCall(OffsetCall):
                     self.offsets.pop(where, None)
                 else:
                     failures.append((where, partition.error_code))
-        return _deciding(failures, self.offsets)
+        return _deciding(failures, self.offsets, _LAST_OF_COMMIT)
 
 
 class FetchCall(OffsetCall):
@@ -122,7 +129,7 @@ class FetchCall(OffsetCall):
                 if offset >= 0
                 else None
             )
-        return _deciding(failures, left)
+        return _deciding(failures, left, _LAST_OF_FETCH)
 
 
 def _fetched(
@@ -138,12 +145,12 @@ def _fetched(
                 yield TopicPartition(of_group.name, fetched.partition_index), fetched
 
 
-def _deciding(failures: list[Failure], left: Iterable[TopicPartition]) -> Failure | None:
-    """Return the failure that decides: the first one of those that concern the whole request, if there is one."""
+def _deciding(failures: list[Failure], left: Iterable[TopicPartition], last: Sequence[int]) -> Failure | None:
+    """Return the failure that decides: the first one with a code that is not in ``last``, if there is one."""
     if not failures:
         missing = next(iter(left), None)
         return None if missing is None else (missing, _MISSING)
-    return next((failure for failure in failures if failure[1] not in _LAST), failures[0])
+    return min(failures, key=lambda failure: last.index(failure[1]) if failure[1] in last else -1)
 
 
 class CallQueue:

@@ -30,6 +30,7 @@ from aioproducer.errors import (
     GroupAuthorizationError,
     KafkaTimeoutError,
     NetworkError,
+    NotCoordinatorError,
     RebalanceInProgressError,
     SaslAuthenticationError,
     TopicAuthorizationError,
@@ -76,6 +77,17 @@ def commit_answered(driver: Driver, code: int, *numbers: int) -> Result:
     request = driver.sent(RequestKind.COMMIT)
     driver.answer(request, driver.commit_response(request, code))
     return result
+
+
+def commit_response(*codes: int) -> OffsetCommitResponse:
+    """A code for each partition of the topic, from 0 on."""
+    of_topic = OffsetCommitResponseTopic(
+        name="orders",
+        partitions=[
+            OffsetCommitResponsePartition(partition_index=index, error_code=code) for index, code in enumerate(codes)
+        ],
+    )
+    return OffsetCommitResponse(topics=[of_topic])
 
 
 class TestCommit:
@@ -202,16 +214,34 @@ class TestCommit:
     def test_error_of_the_whole_request_decides(self) -> None:
         driver = Driver().stable(0, 1)
         result = commit(driver, 0, 1)
-        codes = (TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED)
-        of_topic = OffsetCommitResponseTopic(
-            name="orders",
-            partitions=[
-                OffsetCommitResponsePartition(partition_index=index, error_code=code)
-                for index, code in enumerate(codes)
-            ],
-        )
-        driver.answer(driver.sent(RequestKind.COMMIT), OffsetCommitResponse(topics=[of_topic]))
+        response = commit_response(TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED)
+        driver.answer(driver.sent(RequestKind.COMMIT), response)
         assert isinstance(result.error, GroupAuthorizationError)
+
+    def test_unknown_topic_does_not_hide_that_the_coordinator_moved(self) -> None:
+        """A broker answers for unknown topics itself, and the coordinator for the rest."""
+        driver = Driver().stable(0, 1)
+        result = commit(driver, 0, 1, retries=False)
+        response = commit_response(UNKNOWN_TOPIC_OR_PARTITION, NOT_COORDINATOR)
+        driver.answer(driver.sent(RequestKind.COMMIT), response)
+        assert isinstance(result.error, NotCoordinatorError)
+        driver.find()
+
+    def test_unknown_topic_does_not_hide_that_the_member_is_out(self) -> None:
+        driver = Driver().stable(0, 1)
+        result = commit(driver, 0, 1)
+        response = commit_response(UNKNOWN_TOPIC_OR_PARTITION, ILLEGAL_GENERATION)
+        driver.answer(driver.sent(RequestKind.COMMIT), response)
+        assert isinstance(result.error, CommitFailedError)
+        driver.idle()
+        assert driver.state is UNJOINED
+
+    def test_unknown_topic_does_not_hide_that_another_is_not_allowed(self) -> None:
+        driver = Driver().stable(0, 1)
+        result = commit(driver, 0, 1)
+        response = commit_response(UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED)
+        driver.answer(driver.sent(RequestKind.COMMIT), response)
+        assert isinstance(result.error, TopicAuthorizationError)
 
     @pytest.mark.parametrize("code", [UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION])
     def test_lost_generation_fails_the_commit_and_the_member_joins_again(self, code: int) -> None:
