@@ -286,8 +286,10 @@ class GroupMember:
         A cancelled call, or one that was too short, does not cancel the listener: the next one waits for it.
 
         Raises:
+            WrongCallerError: the listener itself requests records.
             KafkaError, Exception: as ``before_records``.
         """
+        self.check_caller("poll")
         deadline = None if timeout is None else self._loop.time() + timeout
         while True:
             if self._failure is not None:

@@ -17,6 +17,7 @@ from aioproducer.errors import (
     GroupAuthorizationError,
     KafkaError,
     TopicAuthorizationError,
+    WrongCallerError,
 )
 from aioproducer.testing import EmbeddedCluster
 from tests.simulation import run as run_world
@@ -280,6 +281,38 @@ def test_the_error_of_a_listener_is_raised_when_the_consumer_has_left():
         assert await group_members(cluster) == 0
         await cluster.stop()
 
+    run(scenario)
+
+
+@pytest.mark.parametrize("call", [anext, Consumer.poll, Consumer.poll_arrow])
+def test_a_listener_must_not_request_records(call):
+    """The request would wait for the listener, which waits for the request."""
+
+    class Wrong(Heard):
+        async def on_assigned(self, partitions):
+            await super().on_assigned(partitions)
+            await asyncio.sleep(0.2)
+            await call(consumer)
+
+    async def scenario(loop):
+        nonlocal consumer
+        cluster = await started()
+        await fill(cluster, 4)
+        consumer, heard = member_of(cluster, **LIMITS), Wrong()
+        await consumer.start()
+        consumer.subscribe("clicks", listener=heard)
+        async with asyncio.timeout(30):
+            while not heard.calls:
+                assert not await consumer.poll(0.1)
+            # No request waits when the listener makes its own.
+            await asyncio.sleep(1)
+            with pytest.raises(WrongCallerError, match=r"listener must not call poll\(\)"):
+                await consumer.poll(5.0)
+            assert sorted(await values_of(consumer, 4)) == [0, 1, 2, 3]
+        await consumer.close()
+        await cluster.stop()
+
+    consumer = None
     run(scenario)
 
 
