@@ -35,11 +35,17 @@ class Deadlines:
         self.session_until = float("inf")
         self.poll_until = float("inf")
 
-    def begin(self, now: float) -> None:
-        """Begin a generation: all three start again."""
+    def begin(self, now: float, *, follows: bool) -> None:
+        """Begin a generation.
+
+        Args:
+            follows: the member was in a generation when it joined. It may have joined without the application, whose
+                last request for records counts as before: a rebalance must not keep a member that hangs.
+        """
         self.heartbeat_at = now + self._heartbeat_interval
         self.session_until = now + self._session_timeout
-        self.poll_until = now + self._poll_interval
+        if not follows:
+            self.poll_until = now + self._poll_interval
         self._failures = 0
 
     def polled(self, now: float) -> None:

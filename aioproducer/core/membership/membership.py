@@ -350,7 +350,7 @@ class GroupMembership(Member):
             self._stop(FAILED, _inconsistent(f"assignor {name!r} of the type {response.protocol_type!r}"))
             return
         self.generation = self._latest_generation = Generation(response.generation_id, response.member_id, name)
-        self._deadlines.begin(now)
+        self._deadlines.begin(now, follows=request.generation.exists)
         if not request.generation.member_id and self.settings.group_instance_id is not None:
             self._may_have_replaced = self.is_cooperative
         self._enter(AWAITING_SYNC)

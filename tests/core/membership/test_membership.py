@@ -518,6 +518,45 @@ class TestPollInterval:
         driver.confirm(EventKind.LOST, 0)
         driver.idle()
 
+    def test_rebalance_without_a_request_for_records_does_not_restart_the_poll_interval(self) -> None:
+        """A cooperative member joins without its application, which may hang."""
+        driver = Driver("cooperative-sticky", max_poll_interval_ms=4000).stable(0)
+        driver.membership.polled(driver.now)
+        driver.membership.request_rejoin("test")
+        driver.advance(3.9)
+        driver.rejoin(0)
+        driver.advance(0.1)
+        driver.sent(RequestKind.LEAVE)
+        driver.confirm(EventKind.ASSIGNED)
+        driver.idle()
+        driver.confirm(EventKind.LOST, 0)
+
+    def test_rebalance_keeps_a_member_whose_application_requests_records(self) -> None:
+        driver = Driver("cooperative-sticky", max_poll_interval_ms=4000).stable(0)
+        driver.membership.request_rejoin("test")
+        driver.advance(3.9)
+        driver.membership.polled(driver.now)
+        driver.rejoin(0)
+        driver.advance(3.9)
+        driver.answer(driver.sent(RequestKind.HEARTBEAT), HeartbeatResponse())
+        driver.idle()
+        assert driver.state is STABLE
+
+    def test_member_that_joins_after_a_pause_has_the_whole_poll_interval(self) -> None:
+        driver = Driver(max_poll_interval_ms=4000).stable(0)
+        driver.membership.leave()
+        driver.idle()
+        driver.confirm(EventKind.REVOKED, 0)
+        driver.answer(driver.sent(RequestKind.LEAVE), LeaveGroupResponse())
+        driver.idle()
+        driver.advance(100)
+        driver.membership.subscribe(["orders"])
+        driver.rejoin(0)
+        driver.advance(3.9)
+        driver.answer(driver.sent(RequestKind.HEARTBEAT), HeartbeatResponse())
+        driver.idle()
+        assert driver.state is STABLE
+
     def test_unconfirmed_revocation_ends_with_the_poll_interval(self) -> None:
         driver = Driver(max_poll_interval_ms=4000).stable(0)
         driver.heartbeat(REBALANCE_IN_PROGRESS)
