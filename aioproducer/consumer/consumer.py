@@ -298,6 +298,8 @@ class Consumer:
         if self._group is not None and self._group.assigns:
             await self._group.unsubscribe()
         else:
+            if self._group is not None:
+                self._group.drop_others(())
             self._fetcher.assign((), loop.time())
             self._driver.topics_changed()
 
@@ -370,7 +372,8 @@ class Consumer:
         """Read these partitions from now on, and no others; those that were assigned before keep their positions.
 
         A new partition begins at the offset that the group ``group_id`` has committed. Without a group, or offset, it
-        begins where ``auto_offset_reset`` says. ``seek`` sets another position.
+        begins where ``auto_offset_reset`` says. ``seek`` sets another position. With ``enable_auto_commit`` what is
+        processed of a dropped partition is committed in the background.
 
         Raises:
             SubscriptionError: topics are subscribed; call ``unsubscribe`` first.
@@ -378,12 +381,12 @@ class Consumer:
             TypeError, ValueError: an element is no topic and partition.
         """
         loop = self._check()
-        wanted = [_partition(each) for each in partitions]
+        wanted = dict.fromkeys([_partition(each) for each in partitions])
         if self._group is not None and self._group.assigns:
             raise SubscriptionError("topics are subscribed, and the group assigns their partitions: unsubscribe first")
-        self._fetcher.assign(list(dict.fromkeys(wanted)), loop.time())
         if self._group is not None:
-            self._group.assigned_by_caller()
+            self._group.caller_assigns(wanted.keys())
+        self._fetcher.assign(wanted.keys(), loop.time())
         self._driver.topics_changed()
 
     def assignment(self) -> frozenset[TopicPartition]:

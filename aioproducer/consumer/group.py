@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aioproducer.consumer.positions import CommitLedger, delivered_positions, processed_positions
@@ -77,6 +78,8 @@ class ConsumerGroup:
         self._listener = RebalanceListener()
         self._timer: asyncio.TimerHandle | None = None
         self._automatic: Result | None = None
+        # The commits in progress of partitions that the caller has dropped.
+        self._dropped: dict[Result, frozenset[TopicPartition]] = {}
         self._is_closing = False
         self._error: KafkaError | None = None
         self._paused: set[TopicPartition] = set()
@@ -110,10 +113,24 @@ class ConsumerGroup:
         self.is_subscribed = False
         await self.membership.leave()
 
-    def assigned_by_caller(self) -> None:
-        """The caller has assigned partitions itself."""
+    def caller_assigns(self, wanted: Collection[TopicPartition]) -> None:
+        """The caller is about to assign these partitions itself."""
+        self.drop_others(wanted)
         self.membership.forget_generation()
-        self._ledger.retain(self._fetcher.partitions.keys())
+
+    def drop_others(self, kept: Collection[TopicPartition]) -> None:
+        """The caller is about to drop all other partitions: begin to commit what is processed of them."""
+        if self._commit_interval is not None:
+            offsets = {name: offset for name, offset in self._uncommitted().items() if name not in kept}
+            if offsets:
+                # The timer no longer sees them: this commit is tried again.
+                result = self._begin_automatic(offsets, self._request_timeout, retries=True)
+                self._dropped[result] = frozenset(offsets)
+                result.add_callback(lambda: self._drop_ended(result))
+        self._ledger.retain(kept)
+
+    def _drop_ended(self, result: Result) -> None:
+        self._dropped.pop(result, None)
 
     # Rebalances
 
@@ -220,7 +237,21 @@ class ConsumerGroup:
         Raises:
             KafkaError: the coordinator rejects the request, or does not answer in time.
         """
-        return await self.membership.committed(partitions, timeout)
+        deadline = self._loop.time() + timeout
+        await self._drops_ended(partitions, timeout)
+        return await self.membership.committed(partitions, max(deadline - self._loop.time(), 0.0))
+
+    async def _drops_ended(self, partitions: Collection[TopicPartition], timeout: float) -> None:
+        """Wait for the commits of these partitions that were begun when the caller dropped them."""
+        commits = [result for result, names in self._dropped.items() if not names.isdisjoint(partitions)]
+        if not commits:
+            return
+        # Failures have been logged. After a time-out the fetch of the offsets has no time left, and reports it.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                for result in commits:
+                    with suppress(KafkaError):
+                        await self.membership.ended(result)
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, timeout: float) -> None:
         """Commit offsets, by default those behind the last returned records. Cancelling the call does not cancel it.
@@ -264,8 +295,10 @@ class ConsumerGroup:
         self._ledger.forget_recreated(partitions)
         return self._ledger.automatic(processed_positions(partitions))
 
-    def _begin_automatic(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float) -> Result:
-        result = self.membership.begin_commit(offsets, timeout, retries=False)
+    def _begin_automatic(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout: float, *, retries: bool = False
+    ) -> Result:
+        result = self.membership.begin_commit(offsets, timeout, retries=retries)
         result.add_callback(lambda: self._automatic_ended(result, offsets))
         return result
 

@@ -499,6 +499,35 @@ def test_no_automatic_commit_covers_the_record_in_progress_after_a_seek(move, be
     run(scenario)
 
 
+@pytest.mark.parametrize("way", ["assign", "unsubscribe"])
+def test_what_is_processed_of_a_dropped_partition_is_committed(way):
+    """The partition comes back before its commit is answered: it begins behind what is processed."""
+
+    async def scenario(loop):
+        cluster = await started()
+        await fill(cluster, 8, partitions=2)
+        async with member_of(cluster, **{**LIMITS, "auto_commit_interval_ms": 60_000}) as consumer:
+            consumer.assign(CLICKS[:2])
+            seen = []
+            while len(seen) < 8:
+                note(seen, await consumer.poll(5.0))
+            assert await consumer.poll(0.0) == {}
+            cluster.fail("OffsetCommit", "COORDINATOR_LOAD_IN_PROGRESS")
+            cluster.delay("OffsetCommit", 500)
+            if way == "assign":
+                consumer.assign(CLICKS[:1])
+            else:
+                await consumer.unsubscribe()
+            consumer.assign(CLICKS[:2])
+            assert await consumer.poll(5.0) == {}
+            assert await consumer.position(CLICKS[1]) == 4
+            assert (await consumer.committed(CLICKS[1]))[CLICKS[1]].offset == 4
+        assert cluster.pending_faults() == []
+        await cluster.stop()
+
+    run(scenario)
+
+
 # Commits before a revocation
 
 
