@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from aioproducer.cli.exits import CommandError
 from aioproducer.cli.running import Interruption
 from aioproducer.config.consumer import CONSUMER_CONFIG_DEF
 from aioproducer.config.producer import CONFIG_DEF
-from aioproducer.consumer import Consumer, ConsumerRecord
+from aioproducer.consumer import Consumer, ConsumerRecord, RebalanceListener
 from aioproducer.errors import RebalanceInProgressError
 from aioproducer.record import TopicPartition
 
@@ -28,6 +28,17 @@ def without_producer_keys(config: Mapping[str, object]) -> dict[str, object]:
     """Return the keys for a consumer: without those that only a producer has, as a common file has them."""
     producers = CONFIG_DEF.keys.keys() - CONSUMER_CONFIG_DEF.keys.keys()
     return {name: value for name, value in config.items() if name not in producers}
+
+
+class _Forgetting(RebalanceListener):
+    """Forgets what was written of partitions that are taken away: other members may read and commit more of them."""
+
+    def __init__(self, written: dict[TopicPartition, int]) -> None:
+        self._written = written
+
+    async def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        for partition in partitions:
+            self._written.pop(partition, None)
 
 
 class GroupReading:
@@ -55,16 +66,19 @@ class GroupReading:
     ) -> None:
         automatic = "false" if is_gathering else "true"
         chosen = {**without_producer_keys(config), "enable.auto.commit": automatic}
-        self._consumer = Consumer.from_config(chosen, topic)
+        self._consumer = Consumer.from_config(chosen)
+        self._topic = topic
         self._write = write
         self._timeout = timeout
         self._left = max_records
+        # The offsets behind what was written, of partitions that were not taken away since then.
         self._written: dict[TopicPartition, int] = {}
         self._is_gathering = is_gathering
 
     async def start(self) -> None:
         """Join the group."""
         await self._consumer.start()
+        self._consumer.subscribe(self._topic, listener=_Forgetting(self._written))
 
     async def close(self) -> None:
         """Commit what was processed, and leave the group."""
@@ -89,7 +103,7 @@ class GroupReading:
             if records:
                 if not await self._written_in_time(records, interruption, longest_finish):
                     return
-                self._written |= {partition: batch[-1].offset + 1 for partition, batch in batches.items()}
+                self._written.update({partition: batch[-1].offset + 1 for partition, batch in batches.items()})
                 if self._left is not None:
                     self._left -= len(records)
             if self._consumer.assignment():
