@@ -156,10 +156,10 @@ test: test-unit test-programs test-interop
 	@test "$(BUILD)" = pure || $(MAKE) --no-print-directory test-unit BUILD=pure LOOPS=asyncio
 
 test-unit: build-under-test
-	$(OF_BUILD) AIOPRODUCER_LOOPS="$(LOOPS)" $(BIN)/pytest -q -m "not interop and not programs" -n $(WORKERS) $(PYTEST_ARGS)
+	$(OF_BUILD) AIOPRODUCER_LOOPS="$(LOOPS)" $(BIN)/pytest -q -m "not interop and not programs and not soak" -n $(WORKERS) $(PYTEST_ARGS)
 
 test-programs: build-under-test
-	$(OF_BUILD) $(BIN)/pytest -q -m "programs and not interop" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS) \
+	$(OF_BUILD) $(BIN)/pytest -q -m "programs and not interop and not soak" -n $(WORKERS) --dist worksteal $(PYTEST_ARGS) \
 		$(PROGRAM_TESTS)
 
 # Distributed by file, or group of files in tests/conftest.py: brokers take seconds to start, and each process has its own.
@@ -235,7 +235,7 @@ test-sanitizers: sanitized
 		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONSAFEPATH=1 \
 		PYTHONPATH=$(CURDIR)/$(SANITIZED):$(CURDIR) \
 		AIOPRODUCER_BUILD=sanitized AIOPRODUCER_PURE=0 AIOPRODUCER_LOOPS="$(LOOPS)" \
-		$(BIN)/pytest -q --capture=sys --assert=plain -p no:cacheprovider -m "not interop and not programs" -n $(WORKERS) $(PYTEST_ARGS) \
+		$(BIN)/pytest -q --capture=sys --assert=plain -p no:cacheprovider -m "not interop and not programs and not soak" -n $(WORKERS) $(PYTEST_ARGS) \
 		$(SANITIZER_TESTS)
 
 test-versions:

@@ -1,5 +1,16 @@
 cimport cython
 
+
+cdef extern from *:
+    """
+    /* An instance of a subclass of tuple, without its fields. */
+    static inline PyObject *allocate_tuple(PyObject *type, Py_ssize_t size) {
+        return PyType_GenericAlloc((PyTypeObject *) type, size);
+    }
+    """
+    object allocate_tuple(object type, Py_ssize_t size)
+
+
 cdef int _LONGEST_START
 
 

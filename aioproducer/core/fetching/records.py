@@ -17,10 +17,10 @@ else:
     from aioproducer._common.uncompiled import cython
 
 if cython.compiled:
+    from cython.cimports.aioproducer.core.fetching.records import allocate_tuple
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING
     from cython.cimports.cpython.ref import Py_INCREF
     from cython.cimports.cpython.tuple import PyTuple_SET_ITEM
-    from cython.cimports.cpython.type import PyType_GenericAlloc
 
 
 class ConsumerRecord(NamedTuple):
@@ -188,7 +188,7 @@ class BatchReader:
             timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
             if cython.compiled:
                 # As tuple.__new__, without a tuple of the fields that is copied.
-                record = PyType_GenericAlloc(ConsumerRecord, 8)
+                record = allocate_tuple(ConsumerRecord, 8)
                 number = offset
                 _set(record, 0, topic)
                 _set(record, 1, partition)
