@@ -17,7 +17,7 @@ from aioproducer.admin import ISOLATION_LEVELS, Admin, IsolationLevel, OffsetSpe
 from aioproducer.cli.existing import describe_topic
 from aioproducer.cli.exits import EXPLANATION, SUCCEEDED, CommandError, CommandUsageError
 from aioproducer.cli.group_reading import GroupReading, without_consumer_keys
-from aioproducer.cli.options import client_config, cluster_options, diagnosis_options
+from aioproducer.cli.options import ClusterOptions, cluster_options, diagnosis_options
 from aioproducer.cli.positions import parse_position
 from aioproducer.cli.progress import Reporter, human_counted
 from aioproducer.cli.reading import FORMATS, guess_format
@@ -109,11 +109,7 @@ def command(
     key: bool,
     separator: str,
     quiet: bool,
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
+    cluster: ClusterOptions,
 ) -> int:
     """Read the records of TOPIC, all of them or as a member of a consumer group.
 
@@ -150,8 +146,8 @@ def command(
         chosen,
         _fields(fields, key, chosen),
         separator.replace("\\t", "\t").encode(),
-        client_config(bootstrap_server, settings, secrets, config_file),
-        timeout,
+        cluster.config(),
+        cluster.timeout,
         group,
     )
     reporter = Reporter("consume", quiet=quiet or output == STDOUT)

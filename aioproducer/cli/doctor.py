@@ -9,7 +9,7 @@ import click
 from aioproducer.cli import broker_checks, local_checks
 from aioproducer.cli.checks import Check, as_json, failures, section_lines, summary_line
 from aioproducer.cli.exits import EXPLANATION, FAILED, SUCCEEDED
-from aioproducer.cli.options import client_config, cluster_options, diagnosis_options
+from aioproducer.cli.options import ClusterOptions, cluster_options, diagnosis_options
 from aioproducer.cli.output import print_json
 from aioproducer.cli.running import run_briefly
 
@@ -22,11 +22,7 @@ from aioproducer.cli.running import run_briefly
 def command(
     local: bool,
     json_wanted: bool,
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
+    cluster: ClusterOptions,
 ) -> int:
     """Check this installation and the way to a cluster, and print what a bug report needs.
 
@@ -40,7 +36,7 @@ def command(
       aioproducer doctor
       aioproducer doctor --bootstrap-server kafka:9093 --config client.properties --json
     """
-    config = client_config(bootstrap_server, settings, secrets, config_file)
+    config = cluster.config()
 
     async def body() -> int:
         sections: dict[str, list[Check]] = {}
@@ -59,7 +55,7 @@ def command(
             parsed, checks = broker_checks.configuration(config)
             add("configuration", checks)
             if parsed is not None:
-                for title, found in (await broker_checks.brokers(config, parsed, timeout)).items():
+                for title, found in (await broker_checks.brokers(config, parsed, cluster.timeout)).items():
                     add(title, found)
         if json_wanted:
             print_json(as_json(sections))

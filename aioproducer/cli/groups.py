@@ -11,7 +11,7 @@ from aioproducer.admin import Admin, GroupDescription, GroupState, GroupType
 from aioproducer.cli.administration import administer
 from aioproducer.cli.exits import EXPLANATION, CommandError, CommandUsageError
 from aioproducer.cli.group_offsets import Reset, Target, end_offsets, parse_target, parse_topics, plan_resets
-from aioproducer.cli.options import cluster_options, diagnosis_options
+from aioproducer.cli.options import ClusterOptions, cluster_options, diagnosis_options
 from aioproducer.cli.output import note, print_json, print_table
 from aioproducer.cli.positions import LARGEST_OFFSET
 from aioproducer.errors import GroupIdNotFoundError
@@ -43,11 +43,7 @@ def list_groups(
     states: tuple[GroupState, ...],
     types: tuple[GroupType, ...],
     as_json: bool,
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
+    cluster: ClusterOptions,
 ) -> int:
     """Print the groups of all brokers, with their states.
 
@@ -77,7 +73,7 @@ def list_groups(
         rows = [(each.group_id, each.state, each.group_type, each.protocol_type, each.coordinator) for each in found]
         print_table(columns, rows, numbers=columns[4:])
 
-    return administer(bootstrap_server, settings, secrets, config_file, timeout, work)
+    return administer(cluster, work)
 
 
 @command.command("describe", epilog=EXPLANATION)
@@ -88,11 +84,7 @@ def list_groups(
 def describe(
     groups: tuple[str, ...],
     as_json: bool,
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
+    cluster: ClusterOptions,
 ) -> int:
     """Show the members of groups, and for each partition the committed offset, the end and the lag.
 
@@ -119,7 +111,7 @@ def describe(
                 print()
             _print_group(each)
 
-    return administer(bootstrap_server, settings, secrets, config_file, timeout, work)
+    return administer(cluster, work)
 
 
 async def _describe(admin: Admin, group: GroupDescription) -> dict[str, Any]:  # Any: as JSON has it
@@ -224,11 +216,7 @@ def reset_offsets(
     dry_run: bool,
     execute: bool,
     as_json: bool,
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
+    cluster: ClusterOptions,
 ) -> int:
     """Change the offsets from which GROUP goes on to read; the group must have no members.
 
@@ -257,7 +245,7 @@ def reset_offsets(
     async def work(admin: Admin) -> None:
         await _reset(admin, group, wanted, target, execute=execute, as_json=as_json)
 
-    return administer(bootstrap_server, settings, secrets, config_file, timeout, work)
+    return administer(cluster, work)
 
 
 async def _reset(
@@ -326,11 +314,7 @@ def _print_resets(resets: list[Reset], as_json: bool) -> None:
 def delete(
     groups: tuple[str, ...],
     if_exists: bool,
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
+    cluster: ClusterOptions,
 ) -> int:
     """Delete groups that have no members, with their offsets."""
 
@@ -342,4 +326,4 @@ def delete(
                 if not if_exists:
                     raise
 
-    return administer(bootstrap_server, settings, secrets, config_file, timeout, work)
+    return administer(cluster, work)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -96,8 +97,34 @@ def _mark_source(context: click.Context, parameter: click.Parameter, value: str 
     return FromEnvironment(value) if value is not None and source is ParameterSource.ENVIRONMENT else value
 
 
+class ClusterOptions(NamedTuple):
+    """The values of ``cluster_options``."""
+
+    bootstrap_server: str | None
+    settings: tuple[str, ...]
+    secrets: tuple[str, ...]
+    config_file: str | None
+    timeout: float
+    """Seconds."""
+
+    def config(self) -> dict[str, object]:
+        """Return the client's keys.
+
+        Raises:
+            ConfigurationError, CommandUsageError: as ``client_config``.
+        """
+        return client_config(self.bootstrap_server, self.settings, self.secrets, self.config_file)
+
+
 def cluster_options(function: F) -> F:
-    """Options for the cluster and its connection."""
+    """Options for the cluster and its connection, passed together as ``cluster``."""
+
+    @wraps(function)
+    def gather(**values: Any) -> Any:  # Any: click passes options of every type
+        cluster = ClusterOptions(*(values.pop(name) for name in ClusterOptions._fields))
+        return function(cluster=cluster, **values)
+
+    gathering = cast("F", gather)
     for option in (
         click.option(
             "--timeout",
@@ -129,8 +156,8 @@ def cluster_options(function: F) -> F:
             help=f"One or more brokers; -X and --config override the variable.  [default: {DEFAULT_BOOTSTRAP_SERVER}]",
         ),
     ):
-        function = option(function)
-    return function
+        gathering = option(gathering)
+    return gathering
 
 
 def pairs(settings: Sequence[str], option: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ import click
 
 from aioproducer.cli.existing import require_topic
 from aioproducer.cli.exits import EXPLANATION, SUCCEEDED, CommandError, missing
-from aioproducer.cli.options import client_config, cluster_options, diagnosis_options
+from aioproducer.cli.options import ClusterOptions, cluster_options, diagnosis_options
 from aioproducer.cli.output import print_json
 from aioproducer.cli.progress import human_bytes, human_count, human_counted
 from aioproducer.cli.running import Interruption, run
@@ -125,11 +125,7 @@ def command(
     create: bool,
     plot: Path | None,
     as_json: bool,
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
+    cluster: ClusterOptions,
 ) -> int:
     """Send generated records to TOPIC, and print throughput and latency each second.
 
@@ -143,11 +139,11 @@ def command(
     """
     if records is None and duration is None:
         duration = DEFAULT_DURATION
-    config = client_config(bootstrap_server, settings, secrets, config_file)
+    config = cluster.config()
     if plot is not None:
         _check_plot(plot)
     load = Load(topic, records, duration, size, rate, keys)
-    return run(lambda interruption: _measure(load, config, timeout, create, plot, as_json, interruption))
+    return run(lambda interruption: _measure(load, config, cluster.timeout, create, plot, as_json, interruption))
 
 
 def _check_plot(file: Path) -> None:

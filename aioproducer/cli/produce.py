@@ -19,7 +19,7 @@ from aioproducer.cli.columns import Columns
 from aioproducer.cli.existing import require_topic
 from aioproducer.cli.exits import EXPLANATION, FAILED, PARTLY_REJECTED, SUCCEEDED, CommandError, CommandUsageError
 from aioproducer.cli.feeding import Feeder, Piece
-from aioproducer.cli.options import client_config, cluster_options, diagnosis_options, pairs
+from aioproducer.cli.options import ClusterOptions, cluster_options, diagnosis_options, pairs
 from aioproducer.cli.output import print_json
 from aioproducer.cli.progress import Reporter, Stopwatch, human_bytes, human_count, human_counted
 from aioproducer.cli.reading import FORMATS, Reading, Row, guess_format, rows
@@ -103,11 +103,7 @@ def command(
     rejects: str | None,
     as_json: bool,
     quiet: bool,
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
+    cluster: ClusterOptions,
 ) -> int:
     """Send every row of FILE, or of stdin, to TOPIC.
 
@@ -137,7 +133,7 @@ def command(
     _check(chosen, columns, key_separator, delimiter)
     if delimiter is None:
         delimiter = "\t" if file.endswith(".tsv") else ","
-    config = client_config(bootstrap_server, settings, secrets, config_file)
+    config = cluster.config()
     _check_transaction(config, transaction, transactional_id)
     # Reports an invalid configuration before any file is opened.
     largest = ProducerConfig.from_mapping(config).max_request_size
@@ -152,7 +148,7 @@ def command(
     with ExitStack() as files:
         opened = files.enter_context(_open(file))
         rejected = None if rejects is None else files.enter_context(_open_rejects(rejects, file))
-        job = Job(topic, opened, reading, partition, config, timeout, create, transaction, rejected, as_json)
+        job = Job(topic, opened, reading, partition, config, cluster.timeout, create, transaction, rejected, as_json)
         return run(lambda interruption: _produce(job, reporter, interruption))
 
 

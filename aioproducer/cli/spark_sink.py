@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import click
 
 from aioproducer.cli.exits import EXPLANATION, SUCCEEDED, CommandUsageError
-from aioproducer.cli.options import client_config, cluster_options, diagnosis_options
+from aioproducer.cli.options import ClusterOptions, cluster_options, diagnosis_options
 from aioproducer.cli.output import print_json, print_table
 from aioproducer.cli.running import run_briefly
 from aioproducer.spark.options import DECISION_TOPIC
@@ -49,11 +49,7 @@ def list_command(
     sink: str | None,
     as_json: bool,
     decision_topic: str,
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
+    cluster: ClusterOptions,
 ) -> int:
     """Print what sinks have decided last, and how many transactions of their tasks are open.
 
@@ -65,10 +61,10 @@ def list_command(
       aioproducer spark-sink list
       aioproducer spark-sink list orders-job --json
     """
-    config = client_config(bootstrap_server, settings, secrets, config_file)
+    config = cluster.config()
 
     async def body() -> int:
-        states = open_sinks(await list_sinks(config, decision_topic, timeout), sink)
+        states = open_sinks(await list_sinks(config, decision_topic, cluster.timeout), sink)
         if as_json:
             print_json([each for state in states for each in _described(state)])
             return SUCCEEDED
@@ -95,11 +91,7 @@ def recover_command(
     sink: str,
     accept: str | None,
     decision_topic: str,
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
+    cluster: ClusterOptions,
 ) -> int:
     """Finish the decided batch of SINK and of its write_batch sinks, and abort the transactions that no decision needs.
 
@@ -112,19 +104,19 @@ def recover_command(
       aioproducer spark-sink recover orders-job --accept-replay 41
     """
 
-    config = client_config(bootstrap_server, settings, secrets, config_file)
+    config = cluster.config()
 
     async def body() -> int:
         accepted: list[tuple[str, Decision]] = []
-        for name in await known_sinks(config, decision_topic, timeout, sink):
-            async with KafkaSinkCluster(config, name, decision_topic, timeout) as cluster:
-                decisions = await recover(cluster, click.echo)
+        for name in await known_sinks(config, decision_topic, cluster.timeout, sink):
+            async with KafkaSinkCluster(config, name, decision_topic, cluster.timeout) as of_sink:
+                decisions = await recover(of_sink, click.echo)
             for each in decisions:
                 click.echo(f"{name}: {_what(each)} is done")
             click.echo(f"{name}: no transaction of its tasks is open")
             accepted += [(name, each) for each in decisions if accept is not None and is_named(each, accept)]
         if accept is not None:
-            await _accept(config, decision_topic, timeout, accept, accepted)
+            await _accept(config, decision_topic, cluster.timeout, accept, accepted)
         return SUCCEEDED
 
     return run_briefly(body)
@@ -160,11 +152,7 @@ def forget_command(
     older_than: float | None,
     key: str | None,
     decision_topic: str,
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
+    cluster: ClusterOptions,
 ) -> int:
     """Delete decisions of SINK from the decision topic.
 
@@ -180,14 +168,14 @@ def forget_command(
     if (older_than is None) == (key is None):
         raise CommandUsageError("give either --older-than DAYS or --key QUERY_OR_WRITE")
 
-    config = client_config(bootstrap_server, settings, secrets, config_file)
+    config = cluster.config()
 
     async def body() -> int:
         before = None if older_than is None else time.time_ns() // 1_000_000 - int(older_than * _DAY_MS)
-        if sink not in await known_sinks(config, decision_topic, timeout, sink):
+        if sink not in await known_sinks(config, decision_topic, cluster.timeout, sink):
             raise NoSuchSinkError(f"sink {sink!r} has decided nothing; its write_batch sinks have names of their own")
-        async with KafkaSinkCluster(config, sink, decision_topic, timeout) as cluster:
-            for each in await forget(cluster, key=key, decided_before_ms=before):
+        async with KafkaSinkCluster(config, sink, decision_topic, cluster.timeout) as of_sink:
+            for each in await forget(of_sink, key=key, decided_before_ms=before):
                 again = "" if each.batch_id is None else f"; the query writes batch {each.batch_id} again"
                 click.echo(f"{each.key}: forgotten{again}")
         return SUCCEEDED

@@ -10,7 +10,7 @@ from aioproducer._common.texts import counted
 from aioproducer.admin import Admin, NoSuchTopicError
 from aioproducer.cli.administration import administer
 from aioproducer.cli.exits import EXPLANATION
-from aioproducer.cli.options import cluster_options, diagnosis_options, pairs
+from aioproducer.cli.options import ClusterOptions, cluster_options, diagnosis_options, pairs
 from aioproducer.cli.output import print_json, print_table
 from aioproducer.errors import TopicExistsError
 
@@ -28,11 +28,7 @@ def command() -> None:
 def list_topics(
     internal: bool,
     as_json: bool,
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
+    cluster: ClusterOptions,
 ) -> int:
     """Print the names of all topics, one a line."""
 
@@ -44,7 +40,7 @@ def list_topics(
         for name in names:
             print(name)
 
-    return administer(bootstrap_server, settings, secrets, config_file, timeout, work)
+    return administer(cluster, work)
 
 
 @command.command("create", epilog=EXPLANATION)
@@ -63,11 +59,7 @@ def create(
     replication_factor: int | None,
     configs: tuple[str, ...],
     if_not_exists: bool,
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
+    cluster: ClusterOptions,
 ) -> int:
     """Create topics, and wait until they can be used.
 
@@ -85,7 +77,7 @@ def create(
                 if not if_not_exists:
                     raise
 
-    return administer(bootstrap_server, settings, secrets, config_file, timeout, work)
+    return administer(cluster, work)
 
 
 @command.command("describe", epilog=EXPLANATION)
@@ -96,11 +88,7 @@ def create(
 def describe(
     topics: tuple[str, ...],
     as_json: bool,
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
+    cluster: ClusterOptions,
 ) -> int:
     """Show the partitions of topics (all, if none is named): leader, replicas, offsets, and configured keys."""
 
@@ -132,7 +120,7 @@ def describe(
             ]
             print_table(columns, rows, numbers=[*columns[:2], *columns[4:]])
 
-    return administer(bootstrap_server, settings, secrets, config_file, timeout, work)
+    return administer(cluster, work)
 
 
 async def _describe(admin: Admin, name: str) -> dict[str, Any]:  # Any: as JSON has it
@@ -167,11 +155,7 @@ async def _describe(admin: Admin, name: str) -> dict[str, Any]:  # Any: as JSON 
 def delete(
     topics: tuple[str, ...],
     if_exists: bool,
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
+    cluster: ClusterOptions,
 ) -> int:
     """Delete topics and all their records."""
 
@@ -183,4 +167,4 @@ def delete(
                 if not if_exists:
                     raise
 
-    return administer(bootstrap_server, settings, secrets, config_file, timeout, work)
+    return administer(cluster, work)

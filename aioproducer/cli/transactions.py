@@ -10,7 +10,7 @@ import click
 from aioproducer.admin import Admin, ProducerDescription, TransactionDescription
 from aioproducer.cli.administration import administer
 from aioproducer.cli.exits import EXPLANATION, CommandError, CommandUsageError
-from aioproducer.cli.options import cluster_options, diagnosis_options
+from aioproducer.cli.options import ClusterOptions, cluster_options, diagnosis_options
 from aioproducer.cli.output import print_json, print_table
 from aioproducer.record import TopicPartition
 
@@ -47,11 +47,7 @@ def list_transactions(
     open_for: float | None,
     pattern: str | None,
     as_json: bool,
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
+    cluster: ClusterOptions,
 ) -> int:
     """Print the transactional ids of all brokers, with the state of the last transaction of each.
 
@@ -92,7 +88,7 @@ def list_transactions(
         rows = [(each.transactional_id, each.state, each.producer_id, each.coordinator) for each in found]
         print_table(columns, rows, numbers=columns[2:])
 
-    return administer(bootstrap_server, settings, secrets, config_file, timeout, work)
+    return administer(cluster, work)
 
 
 @command.command("describe", epilog=EXPLANATION)
@@ -107,11 +103,7 @@ def describe(
     transactional_ids: tuple[str, ...],
     partition: str | None,
     as_json: bool,
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
+    cluster: ClusterOptions,
 ) -> int:
     """Show the last transaction of transactional ids: state, producer, start, time-out, partitions.
 
@@ -127,7 +119,7 @@ def describe(
         else:
             _print_transactions(await admin.describe_transactions(transactional_ids), as_json)
 
-    return administer(bootstrap_server, settings, secrets, config_file, timeout, work)
+    return administer(cluster, work)
 
 
 def _print_transactions(described: Sequence[TransactionDescription], as_json: bool) -> None:
@@ -210,11 +202,7 @@ def abort(
     transactional_ids: tuple[str, ...],
     partition: str | None,
     producer_id: int | None,
-    bootstrap_server: str | None,
-    settings: tuple[str, ...],
-    secrets: tuple[str, ...],
-    config_file: str | None,
-    timeout: float,
+    cluster: ClusterOptions,
 ) -> int:
     """Abort the open transactions of TRANSACTIONAL_IDs, and fence their producers.
 
@@ -241,7 +229,7 @@ def abort(
         await admin.describe_transactions(transactional_ids)
         await admin.fence_producers(transactional_ids)
 
-    return administer(bootstrap_server, settings, secrets, config_file, timeout, work)
+    return administer(cluster, work)
 
 
 async def _abort_in_partition(admin: Admin, where: TopicPartition, producer_id: int) -> None:
