@@ -6,36 +6,18 @@ Whole lives on virtual time against the embedded cluster, cancelled at each step
 from __future__ import annotations
 
 import asyncio
-import gc
-from random import Random
 
 import pytest
 
 from aioproducer import Consumer, TopicPartition
 from aioproducer.testing import EmbeddedCluster
-from tests.simulation.loop import VirtualLoop
 from tests.simulation.test_cancellation import CancelledAt
-from tests.simulation.world import reproducible
+
+from .virtual import run, run_at_each_step
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 COUNT = 60
 MOST_STEPS = 1000
-
-
-def run(scenario):
-    """Play ``scenario(loop)`` on virtual time; no task, timer or unhandled exception may be left."""
-    loop = VirtualLoop(Random(1))
-    reported = []
-    loop.set_exception_handler(lambda _, context: reported.append(context))
-    try:
-        with reproducible(loop, Random(1)):
-            result = loop.run_until_complete(scenario(loop))
-        assert not asyncio.all_tasks(loop)
-    finally:
-        loop.close()
-    gc.collect()
-    assert not reported, reported
-    return result
 
 
 async def deserialized(data):
@@ -113,11 +95,7 @@ def test_a_caller_can_be_cancelled_wherever_it_waits():
         await cluster.stop()
         return not caller.was_cancelled
 
-    for step in range(1, MOST_STEPS):
-        if run(lambda loop, step=step: scenario(loop, step)):
-            assert step > 20
-            return
-    raise AssertionError("the scenario never ends")
+    run_at_each_step(scenario, more_than=20, most=MOST_STEPS)
 
 
 @pytest.mark.parametrize("name", ["FetchDriver._fetch", "FetchDriver._look_up", "FetchDriver._update_metadata"])
@@ -147,11 +125,7 @@ def test_a_task_of_the_consumer_can_be_cancelled_wherever_it_waits(name):
         await cluster.stop()
         return not any(each.was_cancelled for each in wrapped)
 
-    for step in range(1, 50):
-        if run(lambda loop, step=step: scenario(loop, step)):
-            assert step > 1
-            return
-    raise AssertionError("the scenario never ends")
+    run_at_each_step(scenario, more_than=1, most=50)
 
 
 @pytest.mark.parametrize("name", ["FetchDriver._fetch", "FetchDriver._look_up", "FetchDriver._update_metadata"])
@@ -195,11 +169,7 @@ def test_closing_can_be_cancelled_twice_wherever_it_waits():
         await cluster.stop()
         return not caller.was_cancelled
 
-    for step in range(1, 50):
-        if run(lambda loop, step=step: scenario(loop, step)):
-            assert step > 1
-            return
-    raise AssertionError("the scenario never ends")
+    run_at_each_step(scenario, more_than=1, most=50)
 
 
 @pytest.mark.parametrize("timeout", [0.0, 1.0])

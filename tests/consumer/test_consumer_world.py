@@ -14,8 +14,8 @@ import pytest
 
 from aioproducer import Consumer, TopicPartition
 from aioproducer.testing import EmbeddedCluster
-from tests.simulation.loop import VirtualLoop
-from tests.simulation.world import reproducible
+
+from .virtual import run
 
 PARTITIONS = 4
 RECORDS = 400
@@ -116,7 +116,7 @@ def test_each_record_is_read_once_and_in_order(seed, monkeypatch):
     # Where brokers read the real clock, producers that wrote years before would have expired.
     monkeypatch.setattr("aioproducer.testing.simulation.determinism.WALL_CLOCK", time.time())
 
-    async def scenario():
+    async def scenario(_loop):
         random = Random(seed)
         properties = {"min.insync.replicas": "2"}
         async with EmbeddedCluster(3, transport="memory", properties=properties) as cluster:
@@ -148,13 +148,4 @@ def test_each_record_is_read_once_and_in_order(seed, monkeypatch):
                     assert [record.offset for record in part] == list(range(RECORDS // PARTITIONS))
                     assert [int(record.value) for record in part] == list(range(partition, RECORDS, PARTITIONS))
 
-    loop = VirtualLoop(Random(seed))
-    reported = []
-    loop.set_exception_handler(lambda _, context: reported.append(context))
-    try:
-        with reproducible(loop, Random(seed)):
-            loop.run_until_complete(scenario())
-        assert not asyncio.all_tasks(loop)
-    finally:
-        loop.close()
-    assert not reported, reported
+    run(scenario, seed)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-from random import Random
 
 import pytest
 
@@ -21,10 +19,8 @@ from aioproducer.errors import (
 )
 from aioproducer.testing import EmbeddedCluster
 from tests.simulation import run as run_world
-from tests.simulation.loop import VirtualLoop
 from tests.simulation.sasl import PLAIN, secure
 from tests.simulation.test_cancellation import CancelledAt
-from tests.simulation.world import reproducible
 
 from .group_helpers import (
     CLICKS,
@@ -38,26 +34,11 @@ from .group_helpers import (
     until,
     values_of,
 )
+from .virtual import run, run_at_each_step
 
 COUNT = 24
 MOST_STEPS = 1500
 LIMITS = {"request_timeout_ms": 3000, "default_api_timeout_ms": 5000, "heartbeat_interval_ms": 500}
-
-
-def run(scenario):
-    """Play ``scenario(loop)`` on virtual time; no task, timer or unhandled exception may be left."""
-    loop = VirtualLoop(Random(1))
-    reported = []
-    loop.set_exception_handler(lambda _, context: reported.append(context))
-    try:
-        with reproducible(loop, Random(1)):
-            result = loop.run_until_complete(scenario(loop))
-        assert not asyncio.all_tasks(loop), asyncio.all_tasks(loop)
-    finally:
-        loop.close()
-    gc.collect()
-    assert not reported, reported
-    return result
 
 
 async def started(brokers=1, **properties):
@@ -377,11 +358,7 @@ def test_a_caller_can_be_cancelled_wherever_it_waits():
         await cluster.stop()
         return not caller.was_cancelled
 
-    for step in range(1, MOST_STEPS):
-        if run(lambda loop, step=step: scenario(loop, step)):
-            assert step > 10
-            return
-    raise AssertionError("the scenario never ends")
+    run_at_each_step(scenario, more_than=10, most=MOST_STEPS)
 
 
 @pytest.mark.parametrize("name", ["GroupMember._drive", "GroupMember._exchange", "GroupMember._handle"])
@@ -412,11 +389,7 @@ def test_a_task_of_the_member_can_be_cancelled_wherever_it_waits(name):
         await cluster.stop()
         return not any(each.was_cancelled for each in wrapped)
 
-    for step in range(1, 20):
-        if run(lambda loop, step=step: scenario(loop, step)):
-            assert step > 1
-            return
-    raise AssertionError("the scenario never ends")
+    run_at_each_step(scenario, more_than=1, most=20)
 
 
 @pytest.mark.parametrize("name", ["GroupMember._drive", "GroupMember._exchange", "GroupMember._handle"])
@@ -463,11 +436,7 @@ def test_closing_can_be_cancelled_twice_wherever_it_waits():
         await cluster.stop()
         return not caller.was_cancelled
 
-    for step in range(1, 50):
-        if run(lambda loop, step=step: scenario(loop, step)):
-            assert step > 1
-            return
-    raise AssertionError("the scenario never ends")
+    run_at_each_step(scenario, more_than=1, most=50)
 
 
 # Automatic commits

@@ -20,10 +20,9 @@ from aioproducer.errors import (
     KafkaTimeoutError,
 )
 from aioproducer.testing import EmbeddedCluster
-from tests.simulation.loop import VirtualLoop
-from tests.simulation.world import reproducible
 
 from .group_helpers import PARTITIONS, PROPERTIES, member_of
+from .virtual import run
 
 RECORDS = 300
 ASSIGNORS = ["range", "roundrobin", "sticky", "cooperative-sticky"]
@@ -184,7 +183,7 @@ def test_no_record_is_skipped_by_the_group(seed, kills, monkeypatch):
     # Where brokers read the real clock, producers that wrote years before would have expired.
     monkeypatch.setattr("aioproducer.testing.simulation.determinism.WALL_CLOCK", time.time())
 
-    async def scenario():
+    async def scenario(_loop):
         random = Random(seed)
         properties = {**PROPERTIES, "offsets.topic.replication.factor": 2, "group.min.session.timeout.ms": 100}
         async with EmbeddedCluster(2, transport="memory", properties=properties) as cluster:
@@ -205,13 +204,4 @@ def test_no_record_is_skipped_by_the_group(seed, kills, monkeypatch):
                 assert sorted(counts) == list(range(RECORDS // PARTITIONS)), partition
             world.check_committed()
 
-    loop = VirtualLoop(Random(seed))
-    reported = []
-    loop.set_exception_handler(lambda _, context: reported.append(context))
-    try:
-        with reproducible(loop, Random(seed)):
-            loop.run_until_complete(scenario())
-        assert not asyncio.all_tasks(loop)
-    finally:
-        loop.close()
-    assert not reported, reported
+    run(scenario, seed)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
 from tests.simulation.loop import VirtualLoop
+from tests.virtual_time import run_to_end
 
 EPOCH = 1_800_000_000.0
 """The wall clock when a scenario begins, in seconds since the epoch."""
@@ -37,14 +36,4 @@ class Scenario:
 def run_virtually(scenario: Callable[[Scenario], Coroutine[Any, Any, None]], seed: int = 1) -> None:
     """Run a scenario; nothing may be left behind: no task, no timer, no exception that was never retrieved."""
     loop = VirtualLoop(Random(seed))
-    reported: list[dict[str, Any]] = []
-    loop.set_exception_handler(lambda _, context: reported.append(context))
-    try:
-        loop.run_until_complete(scenario(Scenario(loop)))
-        gc.collect()
-        assert not asyncio.all_tasks(loop)
-        assert not loop.pending_timers()
-    finally:
-        loop.close()
-    gc.collect()
-    assert not reported
+    run_to_end(loop, scenario(Scenario(loop)))

@@ -1,0 +1,28 @@
+"""Run a coroutine on virtual time, and find what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from tests.simulation.loop import VirtualLoop
+
+T = TypeVar("T")
+
+
+def run_to_end(loop: VirtualLoop, main: Coroutine[Any, Any, T]) -> T:
+    """Run ``main`` and close ``loop``; no task, no timer and no exception that was never retrieved may be left."""
+    reported: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    try:
+        result = loop.run_until_complete(main)
+        gc.collect()
+        assert not asyncio.all_tasks(loop), asyncio.all_tasks(loop)
+        assert not loop.pending_timers()
+    finally:
+        loop.close()
+    gc.collect()
+    assert not reported, reported
+    return result
