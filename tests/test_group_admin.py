@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
-
 import pytest
 
 from aioproducer.admin import Admin, GroupListing, NoSuchTopicError
@@ -33,7 +30,6 @@ from aioproducer.protocol.messages import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     FindCoordinatorRequest,
-    FindCoordinatorResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
     ListGroupsRequest,
@@ -50,6 +46,7 @@ from aioproducer.protocol.messages import (
 from aioproducer.record import TopicPartition
 from aioproducer.testing import EmbeddedCluster
 from tests.joining import join_group
+from tests.scripted_brokers import ScriptedBrokers, admin_of, in_turn
 
 LOADING, NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
 UNKNOWN_MEMBER, UNAUTHORIZED_TOPIC, UNAUTHORIZED_GROUP = 25, 29, 30
@@ -57,68 +54,14 @@ NON_EMPTY, NOT_FOUND, FENCED, SUBSCRIBED, UNSTABLE = 68, 69, 82, 86, 88
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
 
-class ScriptedClient:
-    """Two brokers: group ``x-1`` is coordinated by broker 2, ``x-2`` by broker 1. ``highest`` limits versions."""
-
-    def __init__(self) -> None:
-        self.metadata = SimpleNamespace(nodes={1: None, 2: None, -1: None}, node=lambda node_id: node_id)
-        self.handlers: dict[type, Callable] = {FindCoordinatorRequest: self.find_coordinator}
-        self.highest: dict[type, int] = {}
-        self.requests: list[tuple] = []
-        self.renewals = 0
-        self.coordinators: dict[str, int] = {}
-        self.lookup_errors: dict[str, int] = {}
-
-    async def request(self, request, *, node_id=None, lowest=0, highest=32767, timeout):
-        supported = self.highest.get(type(request), 32767)
-        if lowest > supported:
-            raise UnsupportedVersionError
-        self.requests.append((request, node_id, min(highest, supported)))
-        response = self.handlers[type(request)](request, node_id)
-        if isinstance(response, Exception):
-            raise response
-        return response
-
-    def sent(self, kind):
-        return [each for each in self.requests if isinstance(each[0], kind)]
-
-    def find_coordinator(self, request, node_id):
-        assert request.key_type == CoordinatorType.GROUP.value
-        found = [
-            groups.Coordinator(
-                key=key,
-                node_id=self.coordinators.get(key, 1 + int(key[-1]) % 2),
-                error_code=self.lookup_errors.get(key, 0),
-            )
-            for key in request.coordinator_keys or [request.key]
-        ]
-        if request.key:
-            return FindCoordinatorResponse(node_id=found[0].node_id, error_code=found[0].error_code)
-        return FindCoordinatorResponse(coordinators=found)
-
-    async def renew_metadata(self, timeout):
-        self.renewals += 1
-
-    async def partition_count(self, topic, timeout):
-        return 2
-
-
 @pytest.fixture
 def client():
-    return ScriptedClient()
+    return ScriptedBrokers(CoordinatorType.GROUP)
 
 
 @pytest.fixture
 def admin(client):
-    admin = Admin(bootstrap_servers="localhost:1", timeout=2, retry_backoff_ms=1, retry_backoff_max_ms=1)
-    admin._client = client
-    return admin
-
-
-def in_turn(*responses):
-    """A handler that returns one after the other; the last one is repeated."""
-    left = list(responses)
-    return lambda request, node_id: left.pop(0) if len(left) > 1 else left[0]
+    return admin_of(client)
 
 
 # Listing

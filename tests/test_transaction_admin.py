@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
-
 import pytest
 
-from aioproducer.admin import Admin, NoSuchTopicError, ProducerDescription, ProducerIdentity, TransactionListing
+from aioproducer.admin import NoSuchTopicError, ProducerDescription, ProducerIdentity, TransactionListing
 from aioproducer.core.metadata.cluster import NO_LEADER
 from aioproducer.core.transactions.requests import CoordinatorType
 from aioproducer.errors import (
@@ -39,71 +36,21 @@ from aioproducer.protocol.messages import (
 )
 from aioproducer.protocol.messages.groups import Coordinator
 from aioproducer.record import TopicPartition
+from tests.scripted_brokers import ScriptedBrokers, admin_of, in_turn
 
 NOT_LEADER, LOADING, NOT_COORDINATOR = 6, 14, 16
 INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, CONCURRENT_TRANSACTIONS, UNAUTHORIZED_ID = 47, 48, 51, 53
 PRODUCER_FENCED, ID_NOT_FOUND, INVALID_REGEX = 90, 105, 128
 
 
-class ScriptedClient:
-    """Two brokers: coordinators by the last digit of the id, leaders by partition. ``highest`` limits versions."""
-
-    def __init__(self) -> None:
-        self.metadata = SimpleNamespace(nodes={1: None, 2: None, -1: None}, node=lambda node_id: node_id)
-        self.handlers: dict[type, Callable] = {FindCoordinatorRequest: self.find_coordinator}
-        self.highest: dict[type, int] = {}
-        self.requests: list[tuple] = []
-        self.renewals = 0
-        self.coordinators: dict[str, int] = {}
-        self.leaders: dict[tuple[str, int], int] = {}
-
-    async def request(self, request, *, node_id=None, lowest=0, highest=32767, timeout):
-        supported = self.highest.get(type(request), 32767)
-        if lowest > supported:
-            raise UnsupportedVersionError
-        self.requests.append((request, node_id, min(highest, supported)))
-        return self.handlers[type(request)](request, node_id)
-
-    def sent(self, kind):
-        return [each for each in self.requests if isinstance(each[0], kind)]
-
-    def find_coordinator(self, request, node_id):
-        def node_of(key):
-            return self.coordinators.get(key, 1 + int(key[-1]) % 2)
-
-        assert request.key_type == CoordinatorType.TRANSACTION.value
-        if request.key:
-            return FindCoordinatorResponse(node_id=node_of(request.key))
-        return FindCoordinatorResponse(
-            coordinators=[Coordinator(key=key, node_id=node_of(key)) for key in request.coordinator_keys]
-        )
-
-    async def renew_metadata(self, timeout):
-        self.renewals += 1
-
-    async def partition_count(self, topic, timeout):
-        return 2
-
-    def leader(self, topic, partition):
-        return self.leaders.get((topic, partition), 1 + partition)
-
-
 @pytest.fixture
 def client():
-    return ScriptedClient()
+    return ScriptedBrokers(CoordinatorType.TRANSACTION)
 
 
 @pytest.fixture
 def admin(client):
-    admin = Admin(bootstrap_servers="localhost:1", timeout=2, retry_backoff_ms=1, retry_backoff_max_ms=1)
-    admin._client = client
-    return admin
-
-
-def answers(*responses):
-    """Return a handler that returns one answer after the other, and repeats the last one."""
-    left = list(responses)
-    return lambda request, node_id: left.pop(0) if len(left) > 1 else left[0]
+    return admin_of(client)
 
 
 def listing(*ids, **fields):
@@ -125,7 +72,7 @@ async def test_every_broker_lists_and_the_filters_go_to_each(admin, client):
 
 
 async def test_without_filters_everything_is_listed(admin, client):
-    client.handlers[ListTransactionsRequest] = answers(listing())
+    client.handlers[ListTransactionsRequest] = in_turn(listing())
     assert await admin.list_transactions() == []
     request = client.requests[0][0]
     assert (request.state_filters, request.producer_id_filters) == ([], [])
@@ -135,7 +82,7 @@ async def test_without_filters_everything_is_listed(admin, client):
 @pytest.mark.parametrize("highest", [0, 1])
 async def test_the_pattern_is_applied_by_the_client_if_brokers_do_not_know_it(admin, client, highest):
     client.highest[ListTransactionsRequest] = highest
-    client.handlers[ListTransactionsRequest] = answers(listing("a-1", "a-12", "xa-1"))
+    client.handlers[ListTransactionsRequest] = in_turn(listing("a-1", "a-12", "xa-1"))
     found = await admin.list_transactions(pattern=r"a-\d")
     assert [each.transactional_id for each in found] == ["a-1", "a-1"]
     assert {request.transactional_id_pattern for request, _, _ in client.requests} == {None}
@@ -162,10 +109,10 @@ async def test_wrong_filters_are_value_errors(admin, client):
         await admin.list_transactions(pattern="(")
     with pytest.raises(TypeError, match=r"pass \['Ongoing'\]"):
         await admin.list_transactions(states="Ongoing")
-    client.handlers[ListTransactionsRequest] = answers(ListTransactionsResponse(unknown_state_filters=["Foo"]))
+    client.handlers[ListTransactionsRequest] = in_turn(ListTransactionsResponse(unknown_state_filters=["Foo"]))
     with pytest.raises(ValueError, match="no state 'Foo': use Empty, Ongoing"):
         await admin.list_transactions(states=["Foo"])
-    client.handlers[ListTransactionsRequest] = answers(ListTransactionsResponse(error_code=INVALID_REGEX))
+    client.handlers[ListTransactionsRequest] = in_turn(ListTransactionsResponse(error_code=INVALID_REGEX))
     with pytest.raises(ValueError, match="reject the pattern"):
         await admin.list_transactions(pattern="(?=a)b")
 
@@ -215,7 +162,7 @@ async def test_a_coordinator_that_moved_is_found_again(admin, client):
 
 
 async def test_an_unknown_id_is_named(admin, client):
-    client.handlers[DescribeTransactionsRequest] = answers(
+    client.handlers[DescribeTransactionsRequest] = in_turn(
         DescribeTransactionsResponse(
             transaction_states=[description("id-2"), description("id-4", error_code=ID_NOT_FOUND)]
         )
@@ -234,7 +181,7 @@ async def test_old_brokers_find_coordinators_one_by_one(client):
 
 
 async def test_the_error_of_a_lookup_names_the_id(client):
-    client.handlers[FindCoordinatorRequest] = answers(
+    client.handlers[FindCoordinatorRequest] = in_turn(
         FindCoordinatorResponse(
             coordinators=[
                 Coordinator(key="id-1", error_code=LOADING + 1),
@@ -303,7 +250,7 @@ def markers(code):
 
 
 async def test_a_marker_of_an_abort_goes_to_the_leader(admin, client):
-    client.handlers[WriteTxnMarkersRequest] = answers(markers(NOT_LEADER), markers(0))
+    client.handlers[WriteTxnMarkersRequest] = in_turn(markers(NOT_LEADER), markers(0))
     await admin.abort_transaction(("a", 1), 7, 3, -1)
     assert [node_id for _, node_id, _ in client.requests] == [2, 2]
     (marker,) = client.requests[0][0].markers
@@ -313,7 +260,7 @@ async def test_a_marker_of_an_abort_goes_to_the_leader(admin, client):
 
 
 async def test_a_rejected_marker_says_what_to_do(admin, client):
-    client.handlers[WriteTxnMarkersRequest] = answers(markers(INVALID_PRODUCER_EPOCH))
+    client.handlers[WriteTxnMarkersRequest] = in_turn(markers(INVALID_PRODUCER_EPOCH))
     with pytest.raises(InvalidProducerEpochError, match=r"producer id 7, epoch 3, in a-1: .*describe_producers\(\)"):
         await admin.abort_transaction(("a", 1), 7, 3, 0)
 
@@ -359,14 +306,14 @@ async def test_the_second_generation_is_not_replaced_by_the_first(admin, client)
     [(INVALID_TXN_STATE, "ended in another way"), (PRODUCER_FENCED, "has taken over"), (49, "another producer id now")],
 )
 async def test_no_error_claims_that_the_transaction_was_not_committed(admin, client, code, text):
-    client.handlers[EndTxnRequest] = answers(EndTxnResponse(error_code=code))
+    client.handlers[EndTxnRequest] = in_turn(EndTxnResponse(error_code=code))
     with pytest.raises(error_class(code), match=f"'id-1', producer id 7, epoch 3: .*{text}.*The log decides"):
         await admin.end_transaction("id-1", 7, 3, commit=True, transaction_version=2)
 
 
 async def test_the_last_error_is_raised_after_the_timeout(admin, client):
     admin._timeout = 0.05
-    client.handlers[EndTxnRequest] = answers(EndTxnResponse(error_code=CONCURRENT_TRANSACTIONS))
+    client.handlers[EndTxnRequest] = in_turn(EndTxnResponse(error_code=CONCURRENT_TRANSACTIONS))
     with pytest.raises(error_class(CONCURRENT_TRANSACTIONS), match="'id-1'"):
         await admin.end_transaction("id-1", 7, 3, commit=False, transaction_version=2)
 

@@ -12,6 +12,7 @@ import pytest
 
 from aioproducer._build import COMPILED_MODULES
 from tests.builds.freshness import EXTENSION_SUFFIX, what_is_wrong
+from tests.nested_pytest import inherited_environment
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("aioproducer.core.upper", "aioproducer.core.lower", "aioproducer.plain")
@@ -104,7 +105,7 @@ def test_pytest_refuses_to_run_over_stale_modules(tmp_path: Path) -> None:
         os.utime(path, (COMPILED_AT, COMPILED_AT))
     code = "import sys; sys.path.insert(0, sys.argv[1]); import pytest; sys.exit(pytest.main(sys.argv[2:]))"
     command = [sys.executable, "-c", code, str(tmp_path), "-q", "-p", "no:cacheprovider", "tests/test_record.py"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
+    environment = inherited_environment()
 
     def run(pure: str) -> subprocess.CompletedProcess[str]:
         given = {**environment, "AIOPRODUCER_PURE": pure, "AIOPRODUCER_BUILD": ""}

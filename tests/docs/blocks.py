@@ -14,6 +14,7 @@ from pathlib import Path
 
 from aioproducer.testing import EmbeddedClusterThread
 from tests.kafka.cluster import KafkaCluster, free_ports
+from tests.nested_pytest import inherited_environment
 
 ROOT = Path(__file__).parents[2]
 ADDRESS = "localhost:9092"
@@ -91,9 +92,8 @@ class Page:
             script = binaries / name
             script.write_text(f'#!/bin/sh\nexec "{sys.executable}" {f"-m {module}" if module else ""} "$@"\n')
             script.chmod(0o755)
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
         self._environment = {
-            **inherited,
+            **inherited_environment(),
             "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "COLUMNS": "100",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +15,7 @@ import pytest
 
 from aioproducer.testing import EmbeddedClusterThread
 from tests.examples.logged_service import LoggedService
+from tests.nested_pytest import check_all_pass
 
 FOLDER = Path(__file__).parents[2] / "examples" / "http_service"
 DEADLINE = 10.0
@@ -114,15 +113,5 @@ def test_sigterm_ends_the_service_in_time_while_kafka_does_not_answer(
 
 
 def test_the_services_own_tests_pass() -> None:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
-        cwd=FOLDER,
-        env=inherited,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
     tests = (FOLDER / "test_service.py").read_text().count("async def test_")
-    assert run.stdout.strip().splitlines()[-1].startswith(f"{tests} passed in"), run.stdout + run.stderr
+    check_all_pass(FOLDER, tests)

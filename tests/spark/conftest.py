@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import aioproducer
+from aioproducer.spark import close_executor
+from aioproducer.testing import EmbeddedClusterThread
+from tests.interop.spark.sink_program import options_of
 from tests.kafka.in_process import InProcessCluster
 
 if TYPE_CHECKING:
@@ -86,3 +89,26 @@ def topic(request: pytest.FixtureRequest) -> str:
     """A topic name that no other test uses; the topic does not exist."""
     name = re.sub(r"[^a-zA-Z0-9]+", "-", request.node.name).strip("-")
     return f"{name[:60]}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def cluster(module_cluster: EmbeddedClusterThread) -> Iterator[EmbeddedClusterThread]:
+    """The embedded cluster that ``module_cluster`` of the file starts, without faults and executors of earlier tests."""
+    try:
+        yield module_cluster
+    finally:
+        module_cluster.clear_faults()
+        close_executor()
+
+
+@pytest.fixture
+def sink() -> str:
+    """The name of an exactly-once sink of the test's own."""
+    return f"sink-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def options(cluster: EmbeddedClusterThread, topic: str, sink: str) -> dict[str, str]:
+    """Options of this sink, and its topic."""
+    cluster.create_topic(topic, 1)
+    return options_of(cluster.bootstrap_servers, topic, sink, **{"kafka.linger.ms": "0"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -26,24 +25,9 @@ def module_cluster() -> Iterator[EmbeddedClusterThread]:
 
 
 @pytest.fixture
-def cluster(module_cluster: EmbeddedClusterThread) -> Iterator[EmbeddedClusterThread]:
-    try:
-        yield module_cluster
-    finally:
-        module_cluster.clear_faults()
-        close_executor()
-
-
-@pytest.fixture
-def sink() -> str:
-    return f"sink-{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def options(cluster: EmbeddedClusterThread, topic: str, sink: str) -> dict[str, str]:
-    cluster.create_topic(topic, 1)
-    own = {"kafka.linger.ms": "0", "transaction.timeout.ms": "60000"}
-    return options_of(cluster.bootstrap_servers, topic, sink, **own)
+def options(options: dict[str, str]) -> dict[str, str]:
+    """With the longest time-out that the brokers allow."""
+    return {**options, "transaction.timeout.ms": "60000"}
 
 
 def plan(options: dict[str, str]) -> None:

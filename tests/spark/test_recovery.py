@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -12,7 +11,6 @@ import pytest
 
 from aioproducer.cli import main, spark_sink
 from aioproducer.producer import Producer
-from aioproducer.spark import close_executor
 from aioproducer.spark.exactly_once import TaskOf, commit_batch, plan_batch
 from aioproducer.spark.options import SinkOptions
 from aioproducer.spark.recovery import forget, recover
@@ -20,8 +18,8 @@ from aioproducer.spark.sink_cluster import KafkaSinkCluster
 from aioproducer.spark.transactional.decisions import Decision, chunk_key
 from aioproducer.spark.transactional.rules import SinkTakenOverError
 from aioproducer.testing import EmbeddedClusterThread
-from tests.interop.spark.sink_program import log, options_of, run_batch, write_tasks
-from tests.spark.test_sink_cluster import committed, decide
+from tests.interop.spark.sink_program import log, run_batch, write_tasks
+from tests.spark.embedded_sink import committed, decide
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -30,25 +28,6 @@ Call = Callable[..., tuple[int, str, str]]
 def module_cluster() -> Iterator[EmbeddedClusterThread]:
     with EmbeddedClusterThread(1) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def cluster(module_cluster: EmbeddedClusterThread) -> Iterator[EmbeddedClusterThread]:
-    try:
-        yield module_cluster
-    finally:
-        close_executor()
-
-
-@pytest.fixture
-def sink() -> str:
-    return f"sink-{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def options(cluster: EmbeddedClusterThread, topic: str, sink: str) -> dict[str, str]:
-    cluster.create_topic(topic, 1)
-    return options_of(cluster.bootstrap_servers, topic, sink, **{"kafka.linger.ms": "0"})
 
 
 @pytest.fixture

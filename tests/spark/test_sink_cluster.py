@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 
@@ -13,19 +12,19 @@ from aioproducer.admin import Admin
 from aioproducer.broker.cluster import BrokerCluster
 from aioproducer.consumer import producer_log
 from aioproducer.consumer.producer_log import ProducerFetch, find_marker
-from aioproducer.errors import KafkaError, KafkaTimeoutError
+from aioproducer.errors import KafkaTimeoutError
 from aioproducer.producer import Producer
 from aioproducer.record import TopicPartition
-from aioproducer.spark import close_executor, exactly_once, sink_cluster
+from aioproducer.spark import exactly_once, sink_cluster
 from aioproducer.spark.exactly_once import TaskOf, commit_batch, plan_batch
 from aioproducer.spark.executor import Executor
 from aioproducer.spark.options import SinkOptions
 from aioproducer.spark.sink_cluster import KafkaSinkCluster
 from aioproducer.spark.transactional.decisions import Handle
-from aioproducer.spark.transactional.flows import Finisher
 from aioproducer.spark.transactional.rules import TaskReport
 from aioproducer.testing import EmbeddedClusterThread
-from tests.interop.spark.sink_program import log, options_of, run_batch, write_tasks
+from tests.interop.spark.sink_program import log, run_batch, write_tasks
+from tests.spark.embedded_sink import committed, decide
 
 
 @pytest.fixture(scope="module")
@@ -34,52 +33,12 @@ def module_cluster() -> Iterator[EmbeddedClusterThread]:
         yield cluster
 
 
-@pytest.fixture
-def cluster(module_cluster: EmbeddedClusterThread) -> Iterator[EmbeddedClusterThread]:
-    try:
-        yield module_cluster
-    finally:
-        module_cluster.clear_faults()
-        close_executor()
-
-
-@pytest.fixture
-def sink() -> str:
-    return f"sink-{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def options(cluster: EmbeddedClusterThread, topic: str, sink: str) -> dict[str, str]:
-    cluster.create_topic(topic, 1)
-    return options_of(cluster.bootstrap_servers, topic, sink, **{"kafka.linger.ms": "0"})
-
-
-def committed(cluster: EmbeddedClusterThread, topic: str) -> Counter[str]:
-    return Counter((each.value or b"").decode() for each in cluster.records(topic, committed=True))
-
-
 def open_task(options: dict[str, str], rows: list[str]) -> Handle:
     """Write rows in a transaction that is left open."""
     parsed = SinkOptions.parse(options)
     (report,) = write_tasks(parsed, plan_batch(parsed, log), TaskOf("query", 0, "run"), rows, 1)
     assert report.handle is not None
     return report.handle
-
-
-def decide(
-    options: dict[str, str], batch_id: int, rows: list[str], monkeypatch: pytest.MonkeyPatch, run_id: str = "run"
-) -> None:
-    """Write and decide a batch in a process that is killed before it ends a transaction."""
-
-    async def killed(*_: object) -> None:
-        raise KafkaError("killed")
-
-    parsed = SinkOptions.parse(options)
-    reports = write_tasks(parsed, plan_batch(parsed, log), TaskOf("query", batch_id, run_id), rows)
-    with monkeypatch.context() as patch:
-        patch.setattr(Finisher, "end", killed)
-        with pytest.raises(KafkaError, match="killed"):
-            commit_batch(parsed, reports, log)
 
 
 def rows_left(options: dict[str, str], handle: Handle) -> list[list[bytes | None]]:

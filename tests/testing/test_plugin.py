@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.nested_pytest import run_pytest
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "testing.md"
 
@@ -52,19 +53,6 @@ async def test_session_keeps_records_with_old_timestamps(kafka_cluster_session):
 """
 
 
-def _pytest(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
-        cwd=folder,
-        env={**inherited, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 def _outcome(run: subprocess.CompletedProcess[str]) -> str:
     assert run.stdout, run.stderr
     return re.sub(r" in [0-9.]+s.*", "", run.stdout.strip().splitlines()[-1])
@@ -74,7 +62,7 @@ def _outcome(run: subprocess.CompletedProcess[str]) -> str:
 def test_fixtures_work_in_both_modes_of_pytest_asyncio(tmp_path: Path, settings: str) -> None:
     (tmp_path / "pytest.ini").write_text(settings)
     (tmp_path / "test_service.py").write_text(SERVICE)
-    run = _pytest(tmp_path)
+    run = run_pytest(tmp_path)
     assert _outcome(run) == "6 passed", run.stdout
 
 
@@ -82,7 +70,7 @@ def test_fixtures_work_with_session_scoped_loops(tmp_path: Path) -> None:
     settings = AUTO.replace(f"{SCOPE}function", f"{SCOPE}session") + "asyncio_default_test_loop_scope = session\n"
     (tmp_path / "pytest.ini").write_text(settings)
     (tmp_path / "test_service.py").write_text(SERVICE)
-    run = _pytest(tmp_path)
+    run = run_pytest(tmp_path)
     assert _outcome(run) == "6 passed", run.stdout
 
 
@@ -95,7 +83,7 @@ def test_a_permanent_fault_does_not_delay_the_teardown(tmp_path: Path) -> None:
         "    kafka_cluster.fail('Produce', 'NOT_ENOUGH_REPLICAS', times=None)\n"
         "    producer.send('clicks', b'value')\n"
     )
-    run = _pytest(tmp_path)
+    run = run_pytest(tmp_path)
     assert _outcome(run) == "1 passed", run.stdout
 
 
@@ -107,7 +95,7 @@ def test_a_cluster_of_another_loop_is_reported(tmp_path: Path) -> None:
         "async def test_elsewhere(kafka_cluster):\n"
         "    kafka_cluster.create_topic('clicks')\n"
     )
-    run = _pytest(tmp_path)
+    run = run_pytest(tmp_path)
     assert _outcome(run) == "1 failed", run.stdout
     assert "give the test and the fixture the same loop_scope" in run.stdout
 
@@ -120,7 +108,7 @@ def test_without_pytest_asyncio_only_the_session_cluster_works(tmp_path: Path) -
         "def test_missing(kafka_cluster):\n"
         "    pass\n"
     )
-    run = _pytest(
+    run = run_pytest(
         tmp_path,
         "-p",
         "aioproducer.testing.plugin",
@@ -148,5 +136,5 @@ def test_the_examples_of_the_documentation_pass(tmp_path: Path) -> None:
     for source, name in blocks:
         (tmp_path / name).write_text(source)
     tests = sum(source.count("def test_") for source, _ in blocks)
-    run = _pytest(tmp_path)
+    run = run_pytest(tmp_path)
     assert _outcome(run) == f"{tests} passed", run.stdout
