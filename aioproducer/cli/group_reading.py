@@ -101,7 +101,7 @@ class GroupReading:
                 break
             records = [record for batch in batches.values() for record in batch]
             if records:
-                if not await self._written_in_time(records, interruption, longest_finish):
+                if not await interruption.unless(self._write_all(records), grace=longest_finish):
                     return
                 self._written.update({partition: batch[-1].offset + 1 for partition, batch in batches.items()})
                 if self._left is not None:
@@ -141,24 +141,9 @@ class GroupReading:
         if offsets:
             await self._consumer.commit(offsets, self._timeout)
 
-    async def _written_in_time(
-        self, records: list[ConsumerRecord], interruption: Interruption, longest_finish: float
-    ) -> bool:
-        """Write records; return False if a signal came and the output did not take them within ``longest_finish``."""
-        writing = asyncio.ensure_future(self._write(records))
-        signalled = asyncio.ensure_future(interruption.wait())
-        try:
-            await asyncio.wait([writing, signalled], return_when=asyncio.FIRST_COMPLETED)
-            if not writing.done():
-                await asyncio.wait([writing], timeout=longest_finish)
-            if not writing.done():
-                return False
-            writing.result()
-            return True
-        finally:
-            signalled.cancel()
-            writing.cancel()
-            await asyncio.gather(writing, signalled, return_exceptions=True)
+    async def _write_all(self, records: list[ConsumerRecord]) -> bool:
+        await self._write(records)
+        return True
 
     async def _has_reached(self, stops: Mapping[TopicPartition, int]) -> bool:
         assigned = self._consumer.assignment()

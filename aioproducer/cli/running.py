@@ -57,12 +57,14 @@ class Interruption:
         """Wait for the first signal."""
         await self._event.wait()
 
-    async def unless(self, awaitable: Awaitable[T]) -> T | None:
-        """Return the awaitable's result; if a signal comes first, cancel it and return None."""
+    async def unless(self, awaitable: Awaitable[T], *, grace: float = 0.0) -> T | None:
+        """Return the awaitable's result; if a signal comes first, cancel it after ``grace`` seconds and return None."""
         work = asyncio.ensure_future(awaitable)
         signalled = asyncio.ensure_future(self.wait())
         try:
             await asyncio.wait([work, signalled], return_when=asyncio.FIRST_COMPLETED)
+            if grace and not work.done():
+                await asyncio.wait([work], timeout=grace)
             return work.result() if work.done() else None
         finally:
             signalled.cancel()

@@ -93,7 +93,7 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def cluster(module_cluster: EmbeddedClusterThread) -> Iterator[EmbeddedClusterThread]:
-    """The embedded cluster that ``module_cluster`` of the file starts, without faults and executors of earlier tests."""
+    """The embedded cluster that ``module_cluster`` of the file starts, without earlier faults and executors."""
     try:
         yield module_cluster
     finally:

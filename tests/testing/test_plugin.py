@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nested_pytest import run_pytest
+from tests.nested_pytest import outcome_of, run_pytest
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "testing.md"
 
@@ -53,17 +53,12 @@ async def test_session_keeps_records_with_old_timestamps(kafka_cluster_session):
 """
 
 
-def _outcome(run: subprocess.CompletedProcess[str]) -> str:
-    assert run.stdout, run.stderr
-    return re.sub(r" in [0-9.]+s.*", "", run.stdout.strip().splitlines()[-1])
-
-
 @pytest.mark.parametrize("settings", [AUTO, STRICT], ids=["auto", "strict"])
 def test_fixtures_work_in_both_modes_of_pytest_asyncio(tmp_path: Path, settings: str) -> None:
     (tmp_path / "pytest.ini").write_text(settings)
     (tmp_path / "test_service.py").write_text(SERVICE)
     run = run_pytest(tmp_path)
-    assert _outcome(run) == "6 passed", run.stdout
+    assert outcome_of(run) == "6 passed", run.stdout
 
 
 def test_fixtures_work_with_session_scoped_loops(tmp_path: Path) -> None:
@@ -71,7 +66,7 @@ def test_fixtures_work_with_session_scoped_loops(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text(settings)
     (tmp_path / "test_service.py").write_text(SERVICE)
     run = run_pytest(tmp_path)
-    assert _outcome(run) == "6 passed", run.stdout
+    assert outcome_of(run) == "6 passed", run.stdout
 
 
 def test_a_permanent_fault_does_not_delay_the_teardown(tmp_path: Path) -> None:
@@ -84,7 +79,7 @@ def test_a_permanent_fault_does_not_delay_the_teardown(tmp_path: Path) -> None:
         "    producer.send('clicks', b'value')\n"
     )
     run = run_pytest(tmp_path)
-    assert _outcome(run) == "1 passed", run.stdout
+    assert outcome_of(run) == "1 passed", run.stdout
 
 
 def test_a_cluster_of_another_loop_is_reported(tmp_path: Path) -> None:
@@ -96,7 +91,7 @@ def test_a_cluster_of_another_loop_is_reported(tmp_path: Path) -> None:
         "    kafka_cluster.create_topic('clicks')\n"
     )
     run = run_pytest(tmp_path)
-    assert _outcome(run) == "1 failed", run.stdout
+    assert outcome_of(run) == "1 failed", run.stdout
     assert "give the test and the fixture the same loop_scope" in run.stdout
 
 
@@ -115,7 +110,7 @@ def test_without_pytest_asyncio_only_the_session_cluster_works(tmp_path: Path) -
         PYTHONPATH=str(tmp_path),
         PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",
     )
-    assert _outcome(run) == "1 passed, 1 error", run.stdout
+    assert outcome_of(run) == "1 passed, 1 error", run.stdout
     assert "pip install pytest-asyncio" in run.stdout
 
 
@@ -137,4 +132,4 @@ def test_the_examples_of_the_documentation_pass(tmp_path: Path) -> None:
         (tmp_path / name).write_text(source)
     tests = sum(source.count("def test_") for source, _ in blocks)
     run = run_pytest(tmp_path)
-    assert _outcome(run) == f"{tests} passed", run.stdout
+    assert outcome_of(run) == f"{tests} passed", run.stdout

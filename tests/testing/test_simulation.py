@@ -19,7 +19,8 @@ from aioproducer import Producer
 from aioproducer.errors import KafkaError, KafkaTimeoutError
 from aioproducer.testing.simulation import Simulation, SimulationError, StalledError, run_simulated
 from aioproducer.testing.simulation.simulation import ALL_FAULTS
-from tests.testing.test_plugin import AUTO, STRICT, _outcome, _pytest
+from tests.nested_pytest import outcome_of, run_pytest
+from tests.testing.test_plugin import AUTO, STRICT
 
 PLUGINS = ("-p", "pytest_asyncio.plugin", "-p", "aioproducer.testing.plugin")
 """Those that these tests need: all that are installed take seconds to import."""
@@ -265,6 +266,25 @@ def test_a_supervisor_restarts_after_expected_errors() -> None:
     assert run_simulated(main, brokers=1) == 3
 
 
+def test_a_start_during_the_pause_of_a_restart_replaces_it() -> None:
+    """The timer of the first pause then went off for the second one, whose own timer found nothing."""
+
+    async def main(simulation: Simulation) -> int:
+        async def service() -> None:
+            if process.starts < 20:
+                raise KafkaTimeoutError("expected")
+            await asyncio.sleep(1000)
+
+        process = simulation.start_process("service", service, restart_on=KafkaError)
+        while process.starts < 20:
+            await asyncio.sleep(0.01)
+            process.start()
+        await asyncio.sleep(10)
+        return process.starts
+
+    assert run_simulated(main, brokers=1) == 20
+
+
 def test_faults_kill_processes_and_leave_them_running() -> None:
     async def main(simulation: Simulation) -> int:
         async def service() -> None:
@@ -397,7 +417,7 @@ async def test_with_parameters(simulation, number):
 
 
 def _run_tests(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return _pytest(folder, *PLUGINS, *arguments, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    return run_pytest(folder, *PLUGINS, *arguments, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
 
 
 @pytest.mark.parametrize("settings", [AUTO, STRICT], ids=["auto", "strict"])
@@ -405,7 +425,7 @@ def test_a_marked_test_runs_with_each_seed(tmp_path: Path, settings: str) -> Non
     (tmp_path / "pytest.ini").write_text(settings)
     (tmp_path / "test_service.py").write_text(_MARKED)
     run = _run_tests(tmp_path)
-    assert _outcome(run) == "8 passed", run.stdout
+    assert outcome_of(run) == "8 passed", run.stdout
 
 
 _FAILING = """
@@ -428,12 +448,12 @@ def test_failures_of_marked_tests_say_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text(AUTO)
     (tmp_path / "test_service.py").write_text(_FAILING)
     run = _run_tests(tmp_path, "--simulated-seeds=1-1")
-    assert _outcome(run) == "2 failed, 1 error", run.stdout
+    assert outcome_of(run) == "2 failed, 1 error", run.stdout
     assert 'repeat: pytest "test_service.py::test_wrong" --simulated-seeds=1' in run.stdout
     assert "seed 1: run_simulated(..., seed=1) repeats it" in run.stdout
     assert "a coroutine function: async def" in run.stdout
     assert "with @pytest.mark.simulated(seeds=range(20))" in run.stdout
-    assert _outcome(_run_tests(tmp_path, "--simulated-seeds=0", "-k", "wrong")) == "1 passed, 2 deselected"
+    assert outcome_of(_run_tests(tmp_path, "--simulated-seeds=0", "-k", "wrong")) == "1 passed, 2 deselected"
     wrong = _run_tests(tmp_path, "--simulated-seeds=many")
     assert "--simulated-seeds takes a number or a range such as 0-999, not 'many'" in wrong.stdout + wrong.stderr
 
@@ -447,7 +467,7 @@ def test_the_examples_of_the_documentation_pass_and_find_the_bug(tmp_path: Path)
     for source, name in blocks:
         (tmp_path / name).write_text(source)
     run = _run_tests(tmp_path)
-    assert _outcome(run) == "6 passed", run.stdout
+    assert outcome_of(run) == "6 passed", run.stdout
     send, delete = (
         '            await producer.send("orders", event)\n',
         "            database.outbox.remove(event)\n",
@@ -456,5 +476,5 @@ def test_the_examples_of_the_documentation_pass_and_find_the_bug(tmp_path: Path)
     assert send + delete in source
     (tmp_path / "test_outbox.py").write_text(source.replace(send + delete, delete + send))
     run = _run_tests(tmp_path, "test_outbox.py")
-    assert re.search(r"[1-5] failed", _outcome(run)), run.stdout
+    assert re.search(r"[1-5] failed", outcome_of(run)), run.stdout
     assert "repeats it" in run.stdout

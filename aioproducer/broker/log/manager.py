@@ -61,7 +61,6 @@ class LogManager:
         self.logs: dict[tuple[str, int], Log] = {}
         self._topic_ids: dict[tuple[str, int], bytes] = {}
         self._high_watermarks: dict[tuple[str, int], int] = {}
-        self._cleaned_to: dict[tuple[str, int], int] = {}
         self._written_cleaned_to: dict[tuple[str, int], int] = {}
         """What the checkpoint file of the cleaner contains."""
         self._obsolete: set[tuple[str, int]] = set()
@@ -96,8 +95,8 @@ class LogManager:
         recovery_points = self._offsets(RECOVERY_POINT_CHECKPOINT, "all logs are checked from their start")
         log_starts = self._offsets(LOG_START_CHECKPOINT, "logs start where their first segment does")
         self._high_watermarks = self._offsets(HIGH_WATERMARK_CHECKPOINT, "high watermarks begin at the logs' start")
-        self._cleaned_to = self._offsets(CLEANER_CHECKPOINT, "compacted logs are cleaned from their start")
-        self._written_cleaned_to = dict(self._cleaned_to)
+        cleaned_to = self._offsets(CLEANER_CHECKPOINT, "compacted logs are cleaned from their start")
+        self._written_cleaned_to = cleaned_to
         for name in self._storage.folders():
             found = _FOLDER.fullmatch(name)
             if name.endswith(DELETED_SUFFIX):
@@ -107,12 +106,12 @@ class LogManager:
                 topic_id = self._read_partition_metadata(name)
                 if topic_id is not None:
                     self._topic_ids[key] = topic_id
-                self._open(key, clean, recovery_points.get(key, 0), log_starts.get(key, 0))
-        for offsets in (recovery_points, log_starts, self._high_watermarks, self._cleaned_to):
+                log = self._open(key, clean, recovery_points.get(key, 0), log_starts.get(key, 0))
+                log.cleaned_to = cleaned_to.get(key)
+        for offsets in (recovery_points, log_starts, self._high_watermarks, cleaned_to):
             self._obsolete |= offsets.keys() - self.logs.keys()
         for key in self._obsolete:
             self._high_watermarks.pop(key, None)
-            self._cleaned_to.pop(key, None)
 
     def _open(self, key: tuple[str, int], clean: bool, recovery_point: int, log_start_offset: int) -> Log:
         topic, index = key
@@ -127,7 +126,6 @@ class LogManager:
             log_start_offset=log_start_offset,
         )
         log.before_truncation = self._checkpoint_recovery_points
-        log.cleaned_to = self._cleaned_to.get(key)
         self.logs[key] = log
         return log
 
@@ -182,7 +180,6 @@ class LogManager:
         log = self.logs.pop(key, None)
         self._topic_ids.pop(key, None)
         self._high_watermarks.pop(key, None)
-        self._cleaned_to.pop(key, None)
         if log is None:
             return
         self._obsolete.add(key)
@@ -250,7 +247,7 @@ class LogManager:
         if cleaned_to != self._written_cleaned_to:
             with self._disk("write the checkpoints of"):
                 write_offsets(self._storage, CLEANER_CHECKPOINT, cleaned_to, sync=sync)
-            self._cleaned_to, self._written_cleaned_to = cleaned_to, dict(cleaned_to)
+            self._written_cleaned_to = cleaned_to
 
     def _write_recovery_points(self, sync: bool) -> None:
         points = {key: log.recovery_point for key, log in self.logs.items()}

@@ -9,7 +9,7 @@ from aioproducer.broker.log.checkpoints import CorruptFileError
 from aioproducer.broker.log.config import LogConfig
 from aioproducer.broker.log.leader_epochs import LeaderEpochCache
 from aioproducer.broker.log.producer_state import ProducerStateManager
-from aioproducer.broker.log.segment import LOG_SUFFIX, SUFFIXES, Segment, segment_name
+from aioproducer.broker.log.segment import LOG_SUFFIX, SUFFIXES, Segment, remove_files
 from aioproducer.broker.log.storage import Storage
 from aioproducer.broker.log.swaps import clean_up
 from aioproducer.broker.log.validation import BatchHeader
@@ -95,8 +95,7 @@ def load_segments(
                 "%s: cut %d bytes off segment %d, which ends at %d", storage.description, cut, base, next_offset
             )
             for later in reversed(bases[index + 1 :]):
-                for suffix in SUFFIXES:
-                    storage.remove(segment_name(later, suffix))
+                remove_files(storage, later)
             break
     fitted = _fit(storage, config, epochs, now_ms, segments, next_offset, recovery_point, log_start_offset, clean)
     return fitted if fitted.segments is not segments else fitted._replace(recovered_from=recovered_from)

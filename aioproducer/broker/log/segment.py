@@ -62,6 +62,12 @@ def segment_name(base_offset: int, suffix: str) -> str:
     return f"{base_offset:020d}{suffix}"
 
 
+def remove_files(storage: Storage, base_offset: int, file_suffix: str = "") -> None:
+    """Delete the files of the segment at ``base_offset``, those that exist."""
+    for suffix in SUFFIXES:
+        storage.remove(segment_name(base_offset, suffix) + file_suffix)
+
+
 class Segment:
     """Batches from ``base_offset`` on, in ascending order of their offsets, perhaps with gaps."""
 
@@ -182,8 +188,7 @@ class Segment:
     def remove(self) -> None:
         """Delete the files."""
         self.close()
-        for suffix in SUFFIXES:
-            self._storage.remove(self._name(suffix))
+        remove_files(self._storage, self.base_offset, self._file_suffix)
 
     def rename(self, file_suffix: str) -> None:
         """Give all files another suffix, the log file first. The indexes must have been saved.

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from aioproducer.broker.log.config import LogConfig
-from aioproducer.broker.log.segment import CLEANED_SUFFIX, LOG_SUFFIX, SUFFIXES, SWAP_SUFFIX, Segment, segment_name
+from aioproducer.broker.log.segment import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, Segment, remove_files
 from aioproducer.broker.log.storage import REMOVED_SUFFIX, Storage
 
 logger = logging.getLogger(__name__)
@@ -85,11 +85,8 @@ def clean_up(storage: Storage, config: LogConfig, now_ms: int) -> None:
 def _remove_replaced(storage: Storage, names: Sequence[str], base: int, config: LogConfig, now_ms: int) -> None:
     """Delete the segments that the ``.swap`` segment at ``base`` replaces."""
     cleaned = Segment(storage, base, config, now_ms, 0, file_suffix=SWAP_SUFFIX)
-    end = base + 1
-    for located in cleaned.batches():
-        end = max(end, located.header.last_offset + 1)
+    end = max(base + 1, cleaned.next_offset())
     cleaned.close()
     for name in names:
         if name.endswith(LOG_SUFFIX) and base <= int(name.removesuffix(LOG_SUFFIX)) < end:
-            for suffix in SUFFIXES:
-                storage.remove(segment_name(int(name.removesuffix(LOG_SUFFIX)), suffix))
+            remove_files(storage, int(name.removesuffix(LOG_SUFFIX)))

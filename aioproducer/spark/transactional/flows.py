@@ -87,14 +87,13 @@ class Finisher:
             if not rows or (rows[-1].offset >= where.last_offset and count != where.rows):
                 raise ExactlyOnceError(
                     f"{where.topic}-{where.partition}: {count} of {counted(where.rows, 'row')} of transaction "
-                    f"{handle.transactional_id!r} are left in the log. It was aborted after batch "
-                    f"{decision.batch_id} of "
-                    f"{decision.key} was decided, and retention, compaction or DeleteRecords has removed rows "
-                    "since: they "
-                    "are lost"
+                    f"{handle.transactional_id!r} are left in the log. It was aborted after batch {decision.batch_id} "
+                    f"of {decision.key} was decided, and retention, compaction or DeleteRecords has removed rows "
+                    "since: they are lost"
                 )
-            await self.write_piece(decision, where, copy_key, rows, CopyNote(rows[-1].offset, count))
-            note = copied[copy_key] = CopyNote(rows[-1].offset, count)
+            note = CopyNote(rows[-1].offset, count)
+            await self.write_piece(decision, where, copy_key, rows, note)
+            copied[copy_key] = note
             self.log(
                 f"batch {decision.batch_id} of {decision.key}: copied {count} of {counted(where.rows, 'row')} of "
                 f"{where.topic}-{where.partition}, as the coordinator had aborted their transaction"

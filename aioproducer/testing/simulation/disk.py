@@ -63,11 +63,6 @@ class SimulatedDisk(MemoryStorage):
         self._is_machine = space is None
         self._space = space or Space()
 
-    @property
-    def is_full(self) -> bool:
-        """Whether there is no space left."""
-        return self._space.is_full
-
     def set_full(self, is_full: bool) -> None:
         """Let there be no space left, or some again."""
         self._space.is_full = is_full

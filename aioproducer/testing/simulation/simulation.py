@@ -73,7 +73,6 @@ class Process:
         self._simulation = simulation
         self._main = main
         self._restart_on = restart_on
-        self._is_wanted = False
         self._run: _Run | None = None
 
     def __repr__(self) -> str:
@@ -86,7 +85,7 @@ class Process:
 
     def start(self) -> None:
         """Start it; nothing if it runs."""
-        self._is_wanted = True
+        self._simulation.cancel_start(self)
         if self._run is None:
             self.starts += 1
             self._simulation.note(f"{self.name} starts")
@@ -98,7 +97,7 @@ class Process:
         Python cannot leave out its clean-up code: that runs without a network. State outside of the process, as that of
         a database, is protected by ``Simulation.on_kill``.
         """
-        self._is_wanted = False
+        self._simulation.cancel_start(self)
         run, self._run = self._run, None
         if run is not None:
             self._simulation.note(f"{self.name} is killed")
@@ -116,7 +115,7 @@ class Process:
 
     async def end(self) -> BaseException | None:
         """As ``stop``, but return the exception."""
-        self._is_wanted = False
+        self._simulation.cancel_start(self)
         run, self._run = self._run, None
         if run is None:
             return None
@@ -290,13 +289,13 @@ class Simulation(SimulatedWorld):
     def start_later(self, process: Process) -> None:
         """Start a process again after a drawn pause."""
         pause = self.random.uniform(0, _LONGEST_PAUSE)
-        process._is_wanted = True
-        self._starting[process] = self.loop.call_later(pause, self._start_again, process)
+        self._starting[process] = self.loop.call_later(pause, process.start)
 
-    def _start_again(self, process: Process) -> None:
-        del self._starting[process]
-        if process._is_wanted:
-            process.start()
+    def cancel_start(self, process: Process) -> None:
+        """Do not start a process after its pause: it is started now, killed or stopped."""
+        handle = self._starting.pop(process, None)
+        if handle is not None:
+            handle.cancel()
 
     def _kill_a_process(self) -> None:
         running = [process for process in self._processes.values() if process.is_running]
@@ -352,9 +351,8 @@ class Simulation(SimulatedWorld):
             await asyncio.wait([faults, kills])
             faults.result()
             await trouble.heal()
-            for process, handle in list(self._starting.items()):
-                handle.cancel()
-                self._start_again(process)
+            for process in list(self._starting):
+                process.start()
         try:
             await self.until(self.is_in_sync, _HEALING)
         except TimeoutError:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from aioproducer.broker.log import Log, LogConfig
 from aioproducer.broker.log.cleaner.offset_map import OffsetMap
 from aioproducer.broker.log.cleaner.selection import Cleanable
-from aioproducer.broker.log.cleaner.steps import run_steps
+from aioproducer.broker.log.cleaner.steps import Steps
 from aioproducer.broker.log.cleaning import Cleaning, cleanable
 from aioproducer.wire.record_batch import RecordBatch
 from tests.broker.log.building import NOW, stored
+
+T = TypeVar("T")
 
 COMPACTED = LogConfig(
     segment_bytes=600,
@@ -21,6 +23,25 @@ COMPACTED = LogConfig(
     min_cleanable_dirty_ratio=0.0,
     transaction_partition_verification_enable=False,
 )
+
+
+def run_steps(steps: Steps[T]) -> T:
+    """Run ``steps`` to their end in one go."""
+    try:
+        work = next(steps)
+        while True:
+            if work is None:
+                work = next(steps)
+                continue
+            try:
+                result = work.run()
+            except BaseException as error:
+                work = steps.throw(error)
+            else:
+                work = steps.send(result)
+    except StopIteration as end:
+        value: T = end.value
+        return value
 
 
 def clean(log: Log, now_ms: int = NOW, *, high_watermark: int | None = None, keys: int | None = None) -> Cleanable:

@@ -13,13 +13,14 @@ from aioproducer.broker.log import AbortedTransaction, LogConfig
 from aioproducer.broker.log.cleaner.batch_filter import BatchFilter, Kept, LastBatch
 from aioproducer.broker.log.cleaner.offset_map import SLOT_SIZE, OffsetMap
 from aioproducer.broker.log.cleaner.selection import Cleanable, SegmentFacts, cleanable_part, group_segments
-from aioproducer.broker.log.cleaner.steps import RECORDS_PER_STEP, Work, done_by, run_steps
+from aioproducer.broker.log.cleaner.steps import RECORDS_PER_STEP, Work, done_by
 from aioproducer.broker.log.cleaner.transactions import CleanedTransactions
 from aioproducer.broker.log.validation import BatchHeader, read_header
 from aioproducer.errors import CorruptRecordError
 from aioproducer.wire.control_batch import ControlRecordType, encode_control_batch
 from aioproducer.wire.record_batch import RecordBatch, SimpleRecord, encode_batch, encode_header
 from aioproducer.wire.varint import INT32_MAX
+from tests.broker.log.cleaning import run_steps
 
 NOW = 1_700_000_000_000
 COMMIT, ABORT = ControlRecordType.COMMIT, ControlRecordType.ABORT

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from aioproducer.broker.log import DirectoryStorage, Log, MemoryStorage, Storage
 from aioproducer.broker.log.cleaner.offset_map import OffsetMap
 from aioproducer.broker.log.cleaner.selection import Cleanable
-from aioproducer.broker.log.cleaner.steps import Steps, Work, run_steps
+from aioproducer.broker.log.cleaner.steps import Steps, Work
 from aioproducer.broker.log.cleaning import (
     Cleaning,
     CleaningAbortedError,
@@ -41,7 +41,7 @@ from tests.broker.log.building import (
     stored,
     visible,
 )
-from tests.broker.log.cleaning import COMPACTED, Row, clean, latest, rows
+from tests.broker.log.cleaning import COMPACTED, Row, clean, latest, rows, run_steps
 
 
 def put(log: Log, key: bytes, value: bytes | None = b"value", *, timestamp: int = NOW) -> int:

@@ -33,22 +33,3 @@ def done_by(size: int, run: Callable[[], T], *, is_slow: bool = False) -> Steps[
     """Have the driver call ``run``, and return its result."""
     result: T = yield Work(size, run, is_slow)
     return result
-
-
-def run_steps(steps: Steps[T]) -> T:
-    """Run ``steps`` to their end in one go."""
-    try:
-        work = next(steps)
-        while True:
-            if work is None:
-                work = next(steps)
-                continue
-            try:
-                result = work.run()
-            except BaseException as error:
-                work = steps.throw(error)
-            else:
-                work = steps.send(result)
-    except StopIteration as end:
-        value: T = end.value
-        return value
