@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _MAX_OFFSET = 2**63 - 1
@@ -65,3 +66,11 @@ def _check_int(name: str, value: object, least: int, greatest: int) -> None:
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if not least <= value <= greatest:
         raise ValueError(f"{name} must be between {least} and {greatest}, not {value}")
+
+
+def numbers_by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """Return the numbers of the partitions of each topic, in the order in which topics and numbers occur."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return topics

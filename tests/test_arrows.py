@@ -98,9 +98,9 @@ ARROWS: dict[str, set[str]] = {
         "_client.hot_path",
         "_client.open_transactions",
     },
-    "_client.admin_calls": _ERRORS | {"io"},
+    "_client.admin_calls": _ERRORS | {"io", "offsets"},
     "_client.group_admin": _ERRORS | _CORE | {"io", "offsets", "protocol", "record", "_client.admin_calls"},
-    "_client.transaction_admin": _ERRORS | _CORE | {"io", "protocol", "record", "_client.admin_calls"},
+    "_client.transaction_admin": _ERRORS | _CORE | {"io", "offsets", "protocol", "record", "_client.admin_calls"},
     "_client.pool_queue": _ERRORS,
     "_client.factory": _CLIENT,
     "_client.hot_path": _ERRORS

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from aioproducer.errors import BrokerError, KafkaError, broker_error
 from aioproducer.io.client import BrokerClient
+from aioproducer.offsets import numbers_by_topic
 
 T = TypeVar("T")
 
@@ -24,6 +25,23 @@ class AdminCalls:
 
     async def _check_partitions(self, topic: str, partitions: Iterable[int]) -> None:
         raise NotImplementedError
+
+    async def _check_topics(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """
+        Raises:
+            NoSuchTopicError: there is no such topic or partition.
+        """
+        for topic, numbers in numbers_by_topic(partitions).items():
+            await self._check_partitions(topic, numbers)
+
+    async def _at_brokers(
+        self, ask: Callable[[int, float], Awaitable[None]], done: Container[int], timeout: float
+    ) -> list[int]:
+        """Call ``ask`` with each broker that is not in ``done``; return all brokers of newer metadata."""
+        await self.client.renew_metadata(timeout)
+        brokers = [node_id for node_id in self.client.metadata.nodes if node_id >= 0]
+        await run_all([ask(node_id, timeout) for node_id in brokers if node_id not in done])
+        return brokers
 
 
 async def run_all(calls: Sequence[Awaitable[None]]) -> None:

@@ -6,12 +6,21 @@ groups, partitions or members does what can be done: see ``PartialFailureError``
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
-from aioproducer._client.admin_calls import AdminCalls, check_not_str, named_error, run_all
-from aioproducer.core.membership.requests import Generation, commit_message
+from aioproducer._client.admin_calls import AdminCalls, check_not_str, named_error, raise_first, run_all
+from aioproducer.core.membership.offsets import committed_offset
+from aioproducer.core.membership.requests import (
+    FETCHED_GROUPS_FROM,
+    LEAVING_MEMBERS_FROM,
+    LONGEST_REASON,
+    STABLE_OFFSETS_FROM,
+    Generation,
+    commit_message,
+)
 from aioproducer.core.membership.subscription import PROTOCOL_TYPE, decode_assignment
 from aioproducer.core.transactions.requests import CoordinatorType
 from aioproducer.error_codes import GROUP_ID_NOT_FOUND
@@ -28,7 +37,7 @@ from aioproducer.errors import (
     UnsupportedVersionError,
 )
 from aioproducer.io.coordinators import look_up_coordinators
-from aioproducer.offsets import OffsetAndMetadata
+from aioproducer.offsets import OffsetAndMetadata, numbers_by_topic
 from aioproducer.protocol.messages import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -66,15 +75,10 @@ _STATES: Final[tuple[str, ...]] = get_args(GroupState)
 _TYPES: Final[tuple[str, ...]] = get_args(GroupType)
 _LIST_WITH_STATES: Final = 4
 _LIST_WITH_TYPES: Final = 5
-# OffsetFetch: offsets of open transactions are reported since 7 (KIP-447), several groups since 8 (KIP-709). Version 10
-# takes topic ids instead of names.
-_FETCH_STABLE: Final = 7
-_FETCH_SEVERAL: Final = 8
+# Version 10 of OffsetFetch takes topic ids instead of names.
 _FETCH_BY_NAME: Final = 9
 # As OffsetFetch, OffsetCommit takes topic ids from version 10 on.
 _COMMIT_BY_NAME: Final = 9
-# LeaveGroup: several members, and static ones by their instance ids (KIP-345).
-_LEAVE_SEVERAL: Final = 3
 _DEAD: Final = "Dead"
 _DEFAULT_REASON: Final = "member was removed by admin"
 
@@ -214,7 +218,7 @@ class _Outcomes(Generic[K, V]):
             return {each: self.results[each] for each in self._items}
         errors = list(self._failures.values())
         if not self.results:
-            raise next((error for error in errors if not error.retriable), errors[0])
+            raise_first(errors)
         raise PartialFailureError(
             f"{len(errors)} of {len(self._items)} {self._what} failed, the first with: {errors[0]}",
             failures=self._failures,
@@ -265,10 +269,7 @@ class GroupAdmin(AdminCalls):
             ]
 
         async def ask(timeout: float) -> list[GroupListing]:
-            client = self.client
-            await client.renew_metadata(timeout)
-            brokers = [node_id for node_id in client.metadata.nodes if node_id >= 0]
-            await run_all([list_of(node_id, timeout) for node_id in brokers if node_id not in found])
+            brokers = await self._at_brokers(list_of, found, timeout)
             # A group may be listed twice, or by none, while its coordinator moves: the last one counts.
             by_id = {each.group_id: each for node_id in brokers for each in found[node_id]}
             return [by_id[group_id] for group_id in sorted(by_id)]
@@ -336,7 +337,7 @@ class GroupAdmin(AdminCalls):
         else:
             wanted = dict.fromkeys(groups)
         outcomes = _Outcomes[str, dict[TopicPartition, OffsetAndMetadata]]("groups", wanted)
-        lowest = _FETCH_STABLE if require_stable else 0
+        lowest = STABLE_OFFSETS_FROM if require_stable else 0
 
         async def fetch(node_id: int, ids: list[str], timeout: float) -> None:
             request = OffsetFetchRequest(
@@ -348,7 +349,7 @@ class GroupAdmin(AdminCalls):
             )
             try:
                 response = await self.client.request(
-                    request, node_id=node_id, lowest=_FETCH_SEVERAL, highest=_FETCH_BY_NAME, timeout=timeout
+                    request, node_id=node_id, lowest=FETCHED_GROUPS_FROM, highest=_FETCH_BY_NAME, timeout=timeout
                 )
             except UnsupportedVersionError:
                 # Brokers before Kafka 3.0 (KIP-709).
@@ -364,7 +365,7 @@ class GroupAdmin(AdminCalls):
                 require_stable=require_stable,
             )
             response = await self.client.request(
-                request, node_id=node_id, lowest=lowest, highest=_FETCH_SEVERAL - 1, timeout=timeout
+                request, node_id=node_id, lowest=lowest, highest=FETCHED_GROUPS_FROM - 1, timeout=timeout
             )
             _read_offsets(outcomes, group_id, response.error_code, response.topics)
 
@@ -421,13 +422,13 @@ class GroupAdmin(AdminCalls):
         await self._check_topics(outcomes.pending)
 
         async def delete(node_id: int, timeout: float) -> None:
-            topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
-            for topic, partition in outcomes.pending:
-                topics.setdefault(topic, []).append(OffsetDeleteRequestPartition(partition_index=partition))
-            request = OffsetDeleteRequest(
-                group_id=group_id,
-                topics=[OffsetDeleteRequestTopic(name=name, partitions=of) for name, of in topics.items()],
-            )
+            topics = [
+                OffsetDeleteRequestTopic(
+                    name=name, partitions=[OffsetDeleteRequestPartition(partition_index=each) for each in of]
+                )
+                for name, of in numbers_by_topic(outcomes.pending).items()
+            ]
+            request = OffsetDeleteRequest(group_id=group_id, topics=topics)
             response = await self.client.request(request, node_id=node_id, timeout=timeout)
             if response.error_code:
                 raise _error_of_group(group_id, response.error_code, _OF_OFFSET_DELETION)
@@ -511,7 +512,7 @@ class GroupAdmin(AdminCalls):
                     for each, instance_id in outcomes.pending
                 ],
             )
-            response = await self.client.request(request, node_id=node_id, lowest=_LEAVE_SEVERAL, timeout=timeout)
+            response = await self.client.request(request, node_id=node_id, lowest=LEAVING_MEMBERS_FROM, timeout=timeout)
             if response.error_code:
                 raise _error_of_group(group_id, response.error_code, _OF_MEMBER)
             for each in response.members:
@@ -526,17 +527,6 @@ class GroupAdmin(AdminCalls):
             await self._collect(outcomes, lambda timeout: self._at_group_coordinator(group_id, leave, timeout))
 
     # Where to ask
-
-    async def _check_topics(self, partitions: Iterable[TopicPartition]) -> None:
-        """
-        Raises:
-            NoSuchTopicError: there is no such topic or partition.
-        """
-        topics: dict[str, list[int]] = {}
-        for topic, partition in partitions:
-            topics.setdefault(topic, []).append(partition)
-        for topic, numbers in topics.items():
-            await self._check_partitions(topic, numbers)
 
     async def _collect(self, outcomes: _Outcomes[K, V], ask: Callable[[float], Awaitable[None]]) -> dict[K, V]:
         """Call ``ask(seconds left)`` until no item is pending, and return the results.
@@ -566,6 +556,8 @@ class GroupAdmin(AdminCalls):
         timeout: float,
     ) -> None:
         """Call ``ask`` with each coordinator and its pending groups; they are found again for each attempt."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
         by_node: dict[int, list[str]] = {}
         found = await look_up_coordinators(self.client, CoordinatorType.GROUP, outcomes.pending, timeout)
         for group_id, node_id in found.items():
@@ -576,9 +568,10 @@ class GroupAdmin(AdminCalls):
 
         async def ask_one(node_id: int, group_ids: list[str]) -> None:
             try:
-                await ask(node_id, group_ids, timeout)
+                await ask(node_id, group_ids, max(deadline - loop.time(), 0))
             except KafkaError as error:
-                outcomes.fail([each for each in group_ids if each in outcomes.pending], error)
+                pending = set(outcomes.pending)
+                outcomes.fail([each for each in group_ids if each in pending], error)
 
         await run_all([ask_one(node_id, group_ids) for node_id, group_ids in by_node.items()])
 
@@ -586,10 +579,12 @@ class GroupAdmin(AdminCalls):
         self, group_id: str, ask: Callable[[int, float], Awaitable[None]], timeout: float
     ) -> None:
         """Call ``ask`` with the coordinator of one group."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
         node_id = (await look_up_coordinators(self.client, CoordinatorType.GROUP, [group_id], timeout))[group_id]
         if isinstance(node_id, KafkaError):
             raise node_id
-        await ask(node_id, timeout)
+        await ask(node_id, max(deadline - loop.time(), 0))
 
 
 def _known(noun: str, values: Iterable[str] | None, known: Sequence[str]) -> list[str]:
@@ -606,7 +601,7 @@ def _known(noun: str, values: Iterable[str] | None, known: Sequence[str]) -> lis
 
 def _reason(given: str) -> str:
     """Return the reason as Kafka's Admin sends it."""
-    return f"{_DEFAULT_REASON}: {given}"[:255] if given else _DEFAULT_REASON
+    return f"{_DEFAULT_REASON}: {given}"[:LONGEST_REASON] if given else _DEFAULT_REASON
 
 
 def _error_of_group(group_id: str, code: int, explanations: Mapping[int, str]) -> KafkaError:
@@ -664,10 +659,7 @@ _Topic = TypeVar("_Topic", OffsetFetchRequestTopic, OffsetFetchRequestTopics)
 def _topics(partitions: Sequence[TopicPartition] | None, made_of: type[_Topic]) -> list[_Topic] | None:
     if partitions is None:
         return None
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    return [made_of(name=name, partition_indexes=of) for name, of in topics.items()]
+    return [made_of(name=name, partition_indexes=of) for name, of in numbers_by_topic(partitions).items()]
 
 
 def _read_offsets(
@@ -688,9 +680,6 @@ def _read_offsets(
             if each.error_code:
                 outcomes.fail([group_id], named_error(f"group {group_id!r}, {where}", each.error_code))
                 return
-            if each.committed_offset >= 0:
-                epoch = each.committed_leader_epoch
-                offsets[where] = OffsetAndMetadata(
-                    each.committed_offset, each.metadata or "", None if epoch < 0 else epoch
-                )
+            if (offset := committed_offset(each)) is not None:
+                offsets[where] = offset
     outcomes.results[group_id] = offsets

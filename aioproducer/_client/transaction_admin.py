@@ -29,6 +29,7 @@ from aioproducer.errors import (
     UnsupportedVersionError,
 )
 from aioproducer.io.coordinators import find_coordinators
+from aioproducer.offsets import numbers_by_topic
 from aioproducer.protocol.messages import (
     DescribeProducersRequest,
     DescribeTransactionsRequest,
@@ -178,12 +179,7 @@ class TransactionAdmin(AdminCalls):
         found: dict[int, list[TransactionListing]] = {}
 
         async def ask(timeout: float) -> list[TransactionListing]:
-            client = self.client
-            await client.renew_metadata(timeout)
-            brokers = [node_id for node_id in client.metadata.nodes if node_id >= 0]
-            await run_all(
-                [self._list_of(request, node_id, found, timeout) for node_id in brokers if node_id not in found]
-            )
+            brokers = await self._at_brokers(partial(self._list_of, request, found), found, timeout)
             listed = [each for node_id in brokers for each in found[node_id] if matches(each.transactional_id)]
             return sorted(listed, key=lambda each: (each.transactional_id, each.coordinator))
 
@@ -192,8 +188,8 @@ class TransactionAdmin(AdminCalls):
     async def _list_of(
         self,
         request: ListTransactionsRequest,
-        node_id: int,
         found: dict[int, list[TransactionListing]],
+        node_id: int,
         timeout: float,
     ) -> None:
         lowest = 0 if request.duration_filter < 0 else _LIST_BY_DURATION
@@ -280,15 +276,12 @@ class TransactionAdmin(AdminCalls):
         """
         wanted = [TopicPartition(*each) for each in topic_partitions]
         found: dict[TopicPartition, tuple[ProducerDescription, ...]] = {}
-        for topic in dict.fromkeys(each.topic for each in wanted):
-            await self._check_partitions(topic, [each.partition for each in wanted if each.topic == topic])
+        await self._check_topics(wanted)
 
         async def describe(node_id: int, partitions: list[TopicPartition], timeout: float) -> None:
-            topics: dict[str, list[int]] = {}
-            for topic, partition in partitions:
-                topics.setdefault(topic, []).append(partition)
+            topics = numbers_by_topic(partitions).items()
             request = DescribeProducersRequest(
-                topics=[TopicRequest(name=name, partition_indexes=of) for name, of in topics.items()]
+                topics=[TopicRequest(name=name, partition_indexes=of) for name, of in topics]
             )
             response = await self.client.request(request, node_id=node_id, timeout=timeout)
             errors = []

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from aioproducer.admin import Admin, NoSuchTopicError, OffsetSpec
 from aioproducer.cli.exits import CommandError, CommandUsageError
 from aioproducer.config.consumer_keys import duration_ms
-from aioproducer.offsets import OffsetAndMetadata
+from aioproducer.offsets import OffsetAndMetadata, numbers_by_topic
 from aioproducer.record import TopicPartition
 
 
@@ -141,13 +141,12 @@ async def plan_resets(
         NoSuchTopicError: there is no such topic or partition.
     """
     committed = (await admin.list_group_offsets([group_id]))[group_id]
-    wanted: dict[str, list[int]] = {}
     if topics is None:
-        for topic, partition in sorted(committed):
-            wanted.setdefault(topic, []).append(partition)
+        wanted = numbers_by_topic(sorted(committed))
         if not wanted:
             raise CommandError(f"group {group_id!r} has no committed offsets: name topics with --topic")
     else:
+        wanted = {}
         for topic, numbers in topics.items():
             if numbers is None:
                 (described,) = await admin.describe_topics([topic])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from aioproducer.core.metadata.cluster_metadata import REFUSED_TOPIC_CODES, ClusterMetadata
 from aioproducer.core.requests.retry import Attempts, ExponentialBackoff
-from aioproducer.error_codes import NONE
+from aioproducer.error_codes import NONE, UNKNOWN_TOPIC_OR_PARTITION
 from aioproducer.errors import KafkaError, broker_error
 from aioproducer.protocol.messages.metadata import MetadataRequest
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 # The version from which on "all topics" is not an empty list.
 _ALL_TOPICS_FROM = 1
-# UNKNOWN_TOPIC_OR_PARTITION: the topic was deleted while the brokers made the list.
-_UNKNOWN_TOPIC = 3
 
 
 class GroupTopics:
@@ -142,7 +140,8 @@ class GroupTopics:
             topic.name
             for topic in response.topics
             if topic.name is not None
-            and topic.error_code not in (_UNKNOWN_TOPIC, *REFUSED_TOPIC_CODES)
+            # An unknown topic was deleted while the brokers made the list.
+            and topic.error_code not in (UNKNOWN_TOPIC_OR_PARTITION, *REFUSED_TOPIC_CODES)
             and not (topic.is_internal and self._exclude_internal)
             and pattern.fullmatch(topic.name)
         )

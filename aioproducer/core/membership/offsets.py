@@ -123,13 +123,18 @@ class FetchCall(OffsetCall):
                 failures.append((where, partition.error_code))
                 continue
             left.pop(where, None)
-            offset, epoch = partition.committed_offset, partition.committed_leader_epoch
-            self.fetched.offsets[where] = (
-                OffsetAndMetadata(offset, partition.metadata or "", None if epoch < 0 else epoch)
-                if offset >= 0
-                else None
-            )
+            self.fetched.offsets[where] = committed_offset(partition)
         return _deciding(failures, left, _LAST_OF_FETCH)
+
+
+def committed_offset(
+    partition: OffsetFetchResponsePartition | OffsetFetchResponsePartitions,
+) -> OffsetAndMetadata | None:
+    """Return the committed offset of a partition of a response; None if there is none."""
+    if partition.committed_offset < 0:
+        return None
+    epoch = partition.committed_leader_epoch
+    return OffsetAndMetadata(partition.committed_offset, partition.metadata or "", None if epoch < 0 else epoch)
 
 
 def _fetched(

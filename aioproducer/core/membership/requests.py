@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from aioproducer.core.membership.subscription import NO_GENERATION, PROTOCOL_TYPE
-from aioproducer.offsets import OffsetAndMetadata
+from aioproducer.offsets import OffsetAndMetadata, numbers_by_topic
 from aioproducer.protocol import ApiKey, Request, Response
 from aioproducer.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -31,12 +31,12 @@ from aioproducer.record import TopicPartition
 
 _ANY = 32767
 # LeaveGroup: members in a list, with a reason since version 5 (KIP-345, KIP-800).
-_LEAVING_MEMBERS_FROM = 3
+LEAVING_MEMBERS_FROM = 3
 # OffsetFetch: offsets of open transactions are waited for (KIP-447); groups in a list (KIP-709).
-_STABLE_OFFSETS_FROM = 7
+STABLE_OFFSETS_FROM = 7
 FETCHED_GROUPS_FROM = 8
 # Kafka truncates reasons likewise (JoinGroupRequest.maybeTruncateReason).
-_LONGEST_REASON = 255
+LONGEST_REASON = 255
 
 
 class Lane(Enum):
@@ -131,7 +131,7 @@ def join_message(
         group_instance_id=group_instance_id,
         protocol_type=PROTOCOL_TYPE,
         protocols=[JoinGroupRequestProtocol(name=name, metadata=data) for name, data in protocols.items()],
-        reason=reason[:_LONGEST_REASON],
+        reason=reason[:LONGEST_REASON],
     )
 
 
@@ -164,10 +164,10 @@ def heartbeat_message(group_id: str, generation: Generation, group_instance_id: 
 
 def leave_message(group_id: str, member_id: str, reason: str, version: int) -> LeaveGroupRequest:
     """Return the message of LeaveGroup."""
-    if version < _LEAVING_MEMBERS_FROM:
+    if version < LEAVING_MEMBERS_FROM:
         return LeaveGroupRequest(group_id=group_id, member_id=member_id)
     return LeaveGroupRequest(
-        group_id=group_id, members=[MemberIdentity(member_id=member_id, reason=reason[:_LONGEST_REASON])]
+        group_id=group_id, members=[MemberIdentity(member_id=member_id, reason=reason[:LONGEST_REASON])]
     )
 
 
@@ -199,10 +199,8 @@ def commit_message(
 
 def fetch_offsets_message(group_id: str, partitions: Iterable[TopicPartition], version: int) -> OffsetFetchRequest:
     """Return the message of OffsetFetch. Offsets that an open transaction is about to commit are waited for."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    is_stable = version >= _STABLE_OFFSETS_FROM
+    topics = numbers_by_topic(partitions)
+    is_stable = version >= STABLE_OFFSETS_FROM
     if version < FETCHED_GROUPS_FROM:
         return OffsetFetchRequest(
             group_id=group_id,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from aioproducer.offsets import numbers_by_topic
 from aioproducer.protocol.frames import decode_version_prefixed, encode_version_prefixed
 from aioproducer.protocol.messages import consumer_protocol
 from aioproducer.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
@@ -90,10 +91,8 @@ def decode_assignment(data: bytes) -> Assignment:
 
 def by_topic(partitions: Iterable[TopicPartition]) -> list[consumer_protocol.TopicPartition]:
     """Return the partitions with one entry for each topic, in the order in which topics occur first."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    return [consumer_protocol.TopicPartition(topic=topic, partitions=of) for topic, of in topics.items()]
+    topics = numbers_by_topic(partitions).items()
+    return [consumer_protocol.TopicPartition(topic=topic, partitions=of) for topic, of in topics]
 
 
 def flat(topics: Sequence[consumer_protocol.TopicPartition]) -> Iterable[TopicPartition]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from aioproducer.errors import KafkaError
-from aioproducer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from aioproducer.offsets import ConsumerGroupMetadata, OffsetAndMetadata, numbers_by_topic
 from aioproducer.protocol import ApiKey, Request, Response
 from aioproducer.protocol.messages.groups import FindCoordinatorRequest
 from aioproducer.protocol.messages.producer_ids import InitProducerIdRequest
@@ -205,9 +205,7 @@ def add_partitions_message(
     transactional_id: str, producer_id: int, producer_epoch: int, partitions: Sequence[TopicPartition]
 ) -> AddPartitionsToTxnRequest:
     """Return the message of AddPartitionsToTxn as clients send it."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
+    topics = numbers_by_topic(partitions)
     return AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=transactional_id,
         v3_and_below_producer_id=producer_id,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from aioproducer.core.membership.assignors.java_order import in_hash_order, string_hash
 from aioproducer.core.membership.subscription import flat
 from aioproducer.errors import ProtocolError
+from aioproducer.offsets import numbers_by_topic
 from aioproducer.protocol.frames import decode_version_prefixed, encode
 from aioproducer.protocol.messages import consumer_protocol
 from aioproducer.protocol.schema import Data, array, int32
@@ -25,9 +26,7 @@ class StickyUserData(Data, versions="0-1"):
 
 def encode_user_data(partitions: Iterable[TopicPartition], generation_id: int) -> bytes:
     """Return the bytes, with the topics in the order of Kafka's."""
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
+    topics = numbers_by_topic(partitions)
     # HashMap.computeIfAbsent, which Kafka uses here, puts a new entry to the front of its bucket.
     previous = [
         consumer_protocol.TopicPartition(topic=topic, partitions=topics[topic])
