@@ -2,7 +2,7 @@
 process sends the broker record batches, made beforehand, of as many such rows. The later of the two ends the run.
 
 Every row costs Spark's way into Python, the codec's work and the broker's, and nothing between: where batches are
-compressed, the codec is given each one anew, as by any producer, before it is sent as it was. Batches are of the same
+compressed, the codec compresses each again, as in any producer, before it is sent as it was. Batches are of the same
 rows, with the scenario's codec, and as large as its batch size; each request has one for every partition, as a
 producer's have that is never idle. Requests keep step with the rows, a request with the rows that it has as many of, so
 that Spark and the broker work side by side from the first row to the last, as they do where rows are sent.

@@ -2,7 +2,7 @@
 
 Rows are made by expressions as they are written: a key of 16 bytes, another in each, and a value of 100 bytes, of which
 the last 70 or so are the same in all. Nothing is cached. What is measured is ``save()``, planning included, in a
-session that has written before, three times, of which the one of median time counts: the JVM compiles anew what it has
+session that has written before, three times, of which the one of median time counts: the JVM compiles again what it has
 compiled, up to half a second of a write, and not in each. It has Spark's default memory.
 
 Memory is resident memory, of the JVM (driver and executor in one) and of its Python workers, at its peak during the

@@ -497,7 +497,7 @@ class Transaction(TransactionSender):
         """Wait for the end of the transaction, and return ``"committed"`` or ``"aborted"``.
 
         After a cancelled commit this is how to find out. Each step of the end has its own limit
-        (``delivery_timeout_ms``, ``max_block_ms``), but an open transaction ends only when it is told to.
+        (``delivery_timeout_ms``, ``max_block_ms``), but an open transaction ends only when the caller ends it.
 
         Raises:
             TransactionOutcomeUnknownError: the commit was sent, and the producer has failed or was closed.

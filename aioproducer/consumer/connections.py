@@ -12,7 +12,7 @@ from aioproducer.config import ProducerConfig
 from aioproducer.config.consumer import ConsumerConfig
 from aioproducer.config.consumer_keys import reset_duration_ms
 from aioproducer.consumer.driver import FetchDriver
-from aioproducer.consumer.group import ConsumerGroup, GroupListener
+from aioproducer.consumer.group import ConsumerGroup
 from aioproducer.core.fetching.fetcher import Fetcher, FetcherSettings
 from aioproducer.core.fetching.reset import OffsetReset, ResetKind
 from aioproducer.core.membership.assignors import ASSIGNORS
@@ -142,7 +142,7 @@ def make_group(
         clients.coordinator,
         GroupMembership(settings, assignors, backoff, random),
         control=clients.control,
-        listener=GroupListener(group),
+        listener=group,
         on_assignment=group.assigned,
         on_news=driver.wake_waiters,
         request_metadata=driver.topics_changed,

@@ -508,9 +508,8 @@ class Consumer:
         Raises:
             ValueError: a partition is not assigned.
         """
-        holder = self._group or self._fetcher
         for name in self._several(partitions):
-            holder.pause(name)
+            self._fetcher.pause(name)
         self._driver.wake()
 
     def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
@@ -519,17 +518,14 @@ class Consumer:
         Raises:
             ValueError: a partition is not assigned.
         """
-        holder = self._group or self._fetcher
         for name in self._several(partitions):
-            holder.resume(name)
+            self._fetcher.resume(name)
         self._driver.wake()
 
     def paused(self) -> frozenset[TopicPartition]:
         """Return the paused partitions."""
         self._check(ends=False)
-        if self._group is not None:
-            return self._group.paused()
-        return frozenset(name for name, each in self._fetcher.partitions.items() if each.is_paused)
+        return self._fetcher.paused()
 
     def _assigned(self, partition: TopicPartition | tuple[str, int]) -> TopicPartition:
         self._check(ends=False)

@@ -46,7 +46,7 @@ _OF_THE_GROUP = (CommitFailedError, FencedInstanceIdError, GroupAuthorizationErr
 """A commit that fails with one of these was refused for all partitions."""
 
 
-class ConsumerGroup:
+class ConsumerGroup(RebalanceListener):
     """The part of a consumer that concerns its group.
 
     Args:
@@ -82,9 +82,6 @@ class ConsumerGroup:
         self._dropped: dict[Result, frozenset[TopicPartition]] = {}
         self._is_closing = False
         self._error: KafkaError | None = None
-        self._paused: set[TopicPartition] = set()
-        self.held: frozenset[TopicPartition] = frozenset()
-        """Owned partitions that are not to be read now."""
         self.is_subscribed = False
 
     def start(self) -> None:
@@ -141,40 +138,10 @@ class ConsumerGroup:
             kept = [name for name in fetcher.partitions if name in owned]
             fetcher.assign([*kept, *sorted(owned.difference(kept))], self._loop.time())
             self._ledger.retain(owned)
-            self._paused &= owned
-        held = owned - readable
-        for name in held - self.held:
-            if fetcher.partitions[name].is_paused:
-                self._paused.add(name)
-            fetcher.pause(name)
-        released = (self.held - held) & owned
-        self.held = held
-        for name in released - self._paused:
-            fetcher.resume(name)
-        self._paused -= released
+        fetcher.hold(owned - readable)
         self._changed()
 
-    def pause(self, name: TopicPartition) -> None:
-        """Neither request nor return records of a partition."""
-        if name in self.held:
-            self._paused.add(name)
-        self._fetcher.pause(name)
-
-    def resume(self, name: TopicPartition) -> None:
-        """Undo ``pause``; a partition that is held stays so."""
-        self._paused.discard(name)
-        if name not in self.held:
-            self._fetcher.resume(name)
-
-    def paused(self) -> frozenset[TopicPartition]:
-        """Return the partitions that the caller has paused."""
-        return frozenset(
-            name
-            for name, each in self._fetcher.partitions.items()
-            if (name in self._paused if name in self.held else each.is_paused)
-        )
-
-    async def revoke(self, partitions: Collection[TopicPartition]) -> None:
+    async def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Commit what is processed, then run the caller's ``on_revoked``.
 
         Raises:
@@ -187,11 +154,11 @@ class ConsumerGroup:
             await self._commit_processed(wait)
         await self._listener.on_revoked(partitions)
 
-    async def assign(self, partitions: Collection[TopicPartition]) -> None:
+    async def on_assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Run the caller's ``on_assigned``."""
         await self._listener.on_assigned(partitions)
 
-    async def lose(self, partitions: Collection[TopicPartition]) -> None:
+    async def on_lost(self, partitions: Collection[TopicPartition]) -> None:
         """Run the caller's ``on_lost``."""
         await self._listener.on_lost(partitions)
 
@@ -369,22 +336,3 @@ def _may_be_accepted(error: KafkaError, count: int) -> bool:
     if isinstance(error, _OF_THE_GROUP):
         return False
     return count > 1 or isinstance(error, KafkaTimeoutError)
-
-
-class GroupListener(RebalanceListener):
-    """Passes the events of the membership to the group."""
-
-    def __init__(self, group: ConsumerGroup) -> None:
-        self._group = group
-
-    async def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """Other members may receive these partitions."""
-        await self._group.revoke(partitions)
-
-    async def on_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """These partitions were added."""
-        await self._group.assign(partitions)
-
-    async def on_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Other members may have these partitions already."""
-        await self._group.lose(partitions)

@@ -28,7 +28,7 @@ from aioproducer.consumer.connections import Clients, connect
 from aioproducer.consumer.decoding import RecordDecoder
 from aioproducer.consumer.driver import SESSION_END_TIMEOUT, FetchDriver
 from aioproducer.core.fetching.fetcher import OFFSET_OUT_OF_RANGE, Fetcher, FetcherSettings
-from aioproducer.core.fetching.partition import AssignedPartition, FetchPosition, FetchState
+from aioproducer.core.fetching.partition import AssignedPartition, FetchPosition
 from aioproducer.core.fetching.records import ConsumerRecord
 from aioproducer.core.fetching.reset import NONE
 from aioproducer.core.requests.retry import ExponentialBackoff
@@ -377,7 +377,7 @@ class Reader:
             error = self._driver.take_error()
             if error is not None:
                 raise error
-            refused = self._first_failed()
+            refused = self._fetcher.first_failed()
             if refused is not None:
                 await self._go_on_after(refused)
                 continue
@@ -388,19 +388,13 @@ class Reader:
 
     def _unassign_finished(self) -> bool:
         """Request nothing more of partitions that were read to their end; return whether all were."""
-        self._note_positions()
         partitions = self._fetcher.partitions
         left = [name for name, each in partitions.items() if not each.is_finished]
         if len(left) < len(partitions):
+            self._note_positions()
             self._fetcher.assign(left, asyncio.get_running_loop().time())
             self._driver.wake()
         return not left
-
-    def _first_failed(self) -> AssignedPartition | None:
-        for partition in self._fetcher.partitions.values():
-            if partition.state is FetchState.FAILED and not (partition.buffered or partition.ready):
-                return partition
-        return None
 
     async def _go_on_after(self, partition: AssignedPartition) -> None:
         """Continue where the first offset is, if the position was deleted.

@@ -607,10 +607,10 @@ class GroupMember:
         if self._announced == (event, is_loss):
             return
         self._announced = (event, is_loss)
-        blocked, self._blocked = self._blocked, None
         if not is_loss:
-            self._blocked = blocked
-        elif blocked is not None and self._loop.time() - blocked.until <= self._session:
+            return
+        blocked, self._blocked = self._blocked, None
+        if blocked is not None and self._loop.time() - blocked.until <= self._session:
             self._log.warning(
                 "The member of the group %r has lost its partitions. The event loop was blocked for up to %.1f s, "
                 "and no heartbeat was sent in that time: move long work to a thread",
@@ -652,13 +652,11 @@ class GroupMember:
         if not task.cancelled() and (failure := task.exception()) is not None:
             # The next request for records raises it.
             self._failure = failure
-        if self._driving is not None and self._driving.cancelled():
-            # The next request for records starts it again.
-            self.has_news = True
-        elif self._failure is not None:
-            self.has_news = True
-        else:
+        # If it was cancelled, the next request for records starts the driving task again.
+        is_cancelled = self._driving is not None and self._driving.cancelled()
+        if not is_cancelled and self._failure is None:
             return
+        self.has_news = True
         self._changed.set()
         if self._on_news is not None and not self._closing.done():
             self._on_news()

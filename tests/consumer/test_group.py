@@ -8,7 +8,7 @@ import pytest
 
 from aioproducer import OffsetAndMetadata
 from aioproducer._common.client_log import ClientLog
-from aioproducer.consumer.group import ConsumerGroup, GroupListener
+from aioproducer.consumer.group import ConsumerGroup
 from aioproducer.core.fetching.partition import FetchPosition
 from aioproducer.core.membership.events import LeaveOperation
 from aioproducer.core.transactions.requests import Result
@@ -87,7 +87,7 @@ class World:
         self.group.membership = self.membership
         self.heard = Heard()
         self.group.subscribe(["a"], self.heard)
-        self.listener = GroupListener(self.group)
+        self.listener = self.group
 
     def _changed(self):
         self.changes += 1
@@ -116,7 +116,7 @@ async def test_partitions_that_come_or_go_are_held_and_released():
     world = World()
     world.own(0, 1, 2, held=[2])
     assert world.paused() == {2}
-    assert world.group.paused() == frozenset()
+    assert world.fetcher.paused() == frozenset()
     world.own(0, 1, 2)
     assert world.paused() == set()
     world.own(0, 1, 2, held=[0, 1])
@@ -130,23 +130,23 @@ async def test_a_partition_that_the_caller_pauses_while_it_is_held_stays_paused(
     world = World()
     name = world.names[2]
     world.own(0, 1, 2, held=[2])
-    world.group.pause(name)
-    assert world.group.paused() == {name}
+    world.fetcher.pause(name)
+    assert world.fetcher.paused() == {name}
     world.own(0, 1, 2)
     assert world.paused() == {2}
-    assert world.group.paused() == {name}
-    world.group.resume(name)
+    assert world.fetcher.paused() == {name}
+    world.fetcher.resume(name)
     assert world.paused() == set()
 
 
 async def test_resuming_does_not_release_a_partition_that_is_held():
     world = World()
     name = world.names[2]
-    world.group.pause(name)
+    world.fetcher.pause(name)
     world.own(0, 1, 2, held=[2])
-    assert world.group.paused() == {name}
-    world.group.resume(name)
-    assert world.group.paused() == frozenset()
+    assert world.fetcher.paused() == {name}
+    world.fetcher.resume(name)
+    assert world.fetcher.paused() == frozenset()
     assert world.paused() == {2}
     world.own(0, 1, 2)
     assert world.paused() == set()

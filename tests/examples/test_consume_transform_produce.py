@@ -60,7 +60,7 @@ def send(cluster: EmbeddedClusterThread, lines: list[bytes]) -> None:
 
 
 def wait_committed(cluster: EmbeddedClusterThread, count: int) -> None:
-    """Wait until the group has committed at least so many inputs."""
+    """Wait until the group has committed at least ``count`` inputs."""
     deadline = time.monotonic() + TIMEOUT
     committed = 0
     while committed < count:

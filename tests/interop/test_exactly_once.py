@@ -69,7 +69,7 @@ class Service:
         assert self._producer.flush(TIMEOUT) == 0
 
     def wait_committed(self, count: int) -> None:
-        """Wait until the group has committed so many inputs."""
+        """Wait until the group has committed ``count`` inputs."""
         asyncio.run(self._wait_committed(count))
 
     async def _wait_committed(self, count: int) -> None:

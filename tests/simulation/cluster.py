@@ -139,7 +139,7 @@ class SimulatedCluster:
             node.versions.update(SASL_APIS)
 
     def create_topic(self, name: str, partitions: int = 1, *, leaders: list[int] | None = None) -> Topic:
-        """Make a topic, or make it anew under another id."""
+        """Make a topic, or make it again under another id."""
         ids = sorted(self.nodes)
         chosen = leaders or [ids[index % len(ids)] for index in range(partitions)]
         topic_id = self.random.randbytes(16)

@@ -257,7 +257,7 @@ HEADER_COLUMNS = (
 
 
 def row_of(random: Random, number: int) -> dict[str, Any]:
-    """A row that is told from others by its value, unless it has none."""
+    """A row that differs from others by its value, unless it has none."""
     return {
         "value": random.choice((str(number), str(number), "", None)),
         "key": random.choice((f"key {number}", "", None)),

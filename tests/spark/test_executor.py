@@ -601,7 +601,7 @@ def test_rows_of_a_slow_iterator_do_not_wait_for_the_next(
 
 
 def test_rows_wait_no_longer_than_linger(config: dict[str, object], topic: str) -> None:
-    """The loop is told of a row when there was none, and of a chunk: never of each row."""
+    """The loop is notified of a row when there was none, and of a chunk: never of each row."""
     told: list[object] = []
     with executor_producer({**config, "linger.ms": 100}) as producer:
         loop = Executor.current().loop

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aioproducer.core.fetching.buffer import FetchedBatches, last_position
@@ -162,14 +162,31 @@ class Fetcher:
     def pause(self, name: TopicPartition) -> None:
         """Neither request nor return records of the partition."""
         partition = self.partitions[name]
-        partition.is_paused = True
-        self.records.hold_back(partition)
+        partition.is_paused_by_caller = True
+        self._pause_changed(partition)
 
     def resume(self, name: TopicPartition) -> None:
-        """Undo ``pause``."""
+        """Undo ``pause``; a partition that is held stays so."""
         partition = self.partitions[name]
-        partition.is_paused = False
-        self.records.offer(partition)
+        partition.is_paused_by_caller = False
+        self._pause_changed(partition)
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """Return the partitions that the caller has paused."""
+        return frozenset(name for name, each in self.partitions.items() if each.is_paused_by_caller)
+
+    def hold(self, held: Container[TopicPartition]) -> None:
+        """Neither request nor return records of partitions in ``held``, whatever the caller pauses and resumes."""
+        for name, partition in self.partitions.items():
+            if partition.is_held != (name in held):
+                partition.is_held = not partition.is_held
+                self._pause_changed(partition)
+
+    def _pause_changed(self, partition: AssignedPartition) -> None:
+        if partition.is_paused:
+            self.records.hold_back(partition)
+        else:
+            self.records.offer(partition)
 
     def _reset_by_policy(self, partition: AssignedPartition, error: KafkaError) -> None:
         """Reset the position by ``auto_offset_reset``; with ``none`` raise ``error``."""
@@ -440,7 +457,8 @@ class Fetcher:
         # An incremental session leaves out the partitions that have no news.
         served = [partition for partition in self._answered(plan) if partition.name not in refused]
         for partition in served:
-            partition.succeeded()
+            if partition.failure is not None:
+                partition.succeeded()
         if not size and not response.throttle_time_ms:
             self._nothing_fetched(plan, served, now)
         if change:
@@ -449,8 +467,11 @@ class Fetcher:
 
     def _answered(self, plan: PlannedFetch) -> list[AssignedPartition]:
         """Return the partitions of a request whose response counts."""
-        found = [(self.partitions.get(name), revision) for name, revision in plan.revisions.items()]
-        return [partition for partition, revision in found if partition is not None and partition.revision == revision]
+        return [
+            partition
+            for name, revision in plan.revisions.items()
+            if (partition := self.partitions.get(name)) is not None and partition.revision == revision
+        ]
 
     def _nothing_fetched(self, plan: PlannedFetch, served: Iterable[AssignedPartition], now: float) -> None:
         """Pass over the offsets before ``stop`` that the node has, and that contain nothing to read.
@@ -580,10 +601,15 @@ class Fetcher:
 
     def next_error(self, now: float) -> KafkaError | None:
         """Return an error to raise: that of a partition whose records before it were all returned."""
+        failed = self.first_failed()
+        return None if failed is None else self.take_error(failed, now)
+
+    def first_failed(self) -> AssignedPartition | None:
+        """Return a failed partition whose records before the error were all returned."""
         for partition in self.partitions.values():
             if partition.state is not FetchState.FAILED or partition.buffered or partition.ready or partition.is_paused:
                 continue
-            return self.take_error(partition, now)
+            return partition
         return None
 
     def take_error(self, partition: AssignedPartition, now: float) -> KafkaError:

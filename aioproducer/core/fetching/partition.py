@@ -74,8 +74,9 @@ class AssignedPartition:
         "high_watermark",
         "in_flight",
         "is_error_final",
+        "is_held",
         "is_looked_up",
-        "is_paused",
+        "is_paused_by_caller",
         "last_stable_offset",
         "leader",
         "leader_epoch",
@@ -115,7 +116,9 @@ class AssignedPartition:
         """In FAILED: whether only a seek ends the state."""
         self.resume_state = FetchState.FETCHING
         """In FAILED: the state that follows if the error may pass."""
-        self.is_paused = False
+        self.is_paused_by_caller = False
+        self.is_held = False
+        """Whether a group is about to take the partition away, or has not handed it over yet."""
         self.in_flight = NO_LEADER
         """The node with a Fetch request that includes the partition."""
         self.is_looked_up = False
@@ -164,6 +167,11 @@ class AssignedPartition:
         self.revision += 1
         self.is_looked_up = False
         self.drop_buffered()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether records are neither requested nor returned now."""
+        return self.is_held or self.is_paused_by_caller
 
     @property
     def buffered_bytes(self) -> int:

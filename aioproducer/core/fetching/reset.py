@@ -30,7 +30,7 @@ class OffsetReset(NamedTuple):
         """Return the policy of a lookup that begins now; ``wall_ms`` is the time in milliseconds since 1970.
 
         With BY_DURATION the time counts from the first lookup: a later one, made when no record was young enough,
-        returns the first record since then. Java computes it anew, and may skip records with a short duration.
+        returns the first record since then. Java computes it again, and may skip records with a short duration.
         """
         if self.kind is not ResetKind.BY_DURATION or self.since_ms is not None:
             return self

@@ -24,7 +24,7 @@ from aioproducer.testing.simulation.trace import Trace
 T = TypeVar("T")
 
 LONGEST_PLAY = 3600.0
-"""Seconds of virtual time that no simulation takes, unless it is told otherwise."""
+"""Seconds of virtual time that no simulation takes without another limit."""
 
 
 class SimulatedBrokers(BrokerCluster):

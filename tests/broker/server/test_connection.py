@@ -152,7 +152,7 @@ class Peerless:
 
 
 class SlowPeer(Peerless):
-    """A peer that reads no response until it is told to."""
+    """A peer that reads no response until the test lets it."""
 
     def write(self, buffers):
         super().write(buffers)

@@ -105,7 +105,7 @@ def order(evidence: Evidence) -> Iterator[str]:
             if sent is None or sent.value in seen or not (sent.is_idempotent or sent.is_acknowledged):
                 continue
             if not evidence.history.is_kept(sent):
-                # The log was begun anew while batches of the producer were in flight.
+                # The log was created again while batches of the producer were in flight.
                 continue
             seen.add(sent.value)
             numbers[sent.sender].append(sent.number)
