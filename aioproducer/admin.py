@@ -465,8 +465,13 @@ class Admin(TransactionAdmin, GroupAdmin):
 
     async def _check_partitions(self, topic: str, partitions: Iterable[int]) -> None:
         client = self.client
+        wanted = sorted(partitions)
         count = await self._retrying(lambda timeout: partition_count(client, topic, timeout))
-        beyond = sorted(partition for partition in partitions if not 0 <= partition < count)
+        if wanted and wanted[-1] >= count:
+            # The topic may have grown since.
+            await client.renew_metadata(self._timeout)
+            count = await self._retrying(lambda timeout: partition_count(client, topic, timeout))
+        beyond = [partition for partition in wanted if not 0 <= partition < count]
         if beyond:
             raise NoSuchTopicError(f"Topic {topic} has no partition {beyond[0]}: it has {count}, numbered from 0.")
 
@@ -555,17 +560,20 @@ class Admin(TransactionAdmin, GroupAdmin):
     ) -> T:
         """Return the result of ``ask(seconds left)``, and retry after retriable errors and those of class ``also``.
 
+        One attempt has at most ``request_timeout_ms``: a broker that hangs must not use the time of all others.
+
         Raises:
             KafkaError: an error that is not retried, or the last one when the time is over.
         """
         loop = asyncio.get_running_loop()
         if deadline is None:
             deadline = loop.time() + self._timeout
+        longest = self._config.request_timeout_ms / 1000
         attempt = 0
         last: KafkaError | None = None
         while True:
             try:
-                return await ask(max(deadline - loop.time(), 0))
+                return await ask(max(min(deadline - loop.time(), longest), 0))
             except KafkaError as error:
                 if last is not None and deadline - loop.time() < _DEADLINE_TOLERANCE:
                     # The previous error explains more than a timeout.

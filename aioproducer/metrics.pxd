@@ -47,12 +47,35 @@ cdef class NodeMetrics:
     cdef readonly Sensor latency
 
 
-cdef class Metrics:
-    cdef Py_ssize_t _num_samples
-    cdef double _sample_window
+cdef class ConnectionMetrics:
+    cdef readonly Py_ssize_t _num_samples
+    cdef readonly double _sample_window
+    cdef dict _nodes
+    cdef dict _node_users
+    cdef readonly Sensor connection_creation
+    cdef readonly Sensor connection_close
+    cdef readonly Sensor authentication_success
+    cdef readonly Sensor authentication_failure
+    cdef readonly Sensor reauthentication_success
+    cdef readonly Sensor reauthentication_failure
+    cdef readonly Sensor reauthentication_latency
+    cdef readonly Sensor network_io
+    cdef readonly Sensor outgoing_bytes
+    cdef readonly Sensor incoming_bytes
+    cdef readonly Sensor request
+    cdef readonly Sensor response
+    cdef readonly Sensor bytes_copied
+
+    cpdef NodeMetrics node(self, object node_id)
+    cpdef object request_sent(self, NodeMetrics node, Py_ssize_t size, double now)
+    cpdef object response_received(self, NodeMetrics node, Py_ssize_t size, double now)
+    cpdef object bytes_written(self, NodeMetrics node, Py_ssize_t size, double now)
+    cpdef object bytes_read(self, NodeMetrics node, Py_ssize_t size, double now)
+
+
+cdef class ProducerMetrics(ConnectionMetrics):
     cdef dict _gauges
     cdef dict _topics
-    cdef dict _nodes
     cdef readonly Totals totals
     cdef readonly Sensor records_per_request
     cdef readonly Sensor record_retry
@@ -72,22 +95,8 @@ cdef class Metrics:
     cdef readonly Sensor txn_send_offsets
     cdef readonly Sensor txn_commit
     cdef readonly Sensor txn_abort
-    cdef readonly Sensor connection_creation
-    cdef readonly Sensor connection_close
-    cdef readonly Sensor authentication_success
-    cdef readonly Sensor authentication_failure
-    cdef readonly Sensor reauthentication_success
-    cdef readonly Sensor reauthentication_failure
-    cdef readonly Sensor reauthentication_latency
-    cdef readonly Sensor network_io
-    cdef readonly Sensor outgoing_bytes
-    cdef readonly Sensor incoming_bytes
-    cdef readonly Sensor request
-    cdef readonly Sensor response
-    cdef readonly Sensor bytes_copied
 
     cpdef TopicMetrics topic(self, object name)
-    cpdef NodeMetrics node(self, object node_id)
     @cython.locals(of_topic=TopicMetrics)
     cpdef object batch_sent(
         self,
@@ -104,7 +113,3 @@ cdef class Metrics:
     cpdef object batch_acked(self, Py_ssize_t records, double latency_ms)
     cpdef object request_filled(self, Py_ssize_t records, double now)
     cpdef object produce_response(self, NodeMetrics node, double latency_ms, double throttle_time_ms, double now)
-    cpdef object request_sent(self, NodeMetrics node, Py_ssize_t size, double now)
-    cpdef object response_received(self, NodeMetrics node, Py_ssize_t size, double now)
-    cpdef object bytes_written(self, NodeMetrics node, Py_ssize_t size, double now)
-    cpdef object bytes_read(self, NodeMetrics node, Py_ssize_t size, double now)

@@ -1,8 +1,8 @@
-"""Compiled. The producer's metrics, under Kafka's names.
+"""Compiled. The metrics of connections and of the producer, under Kafka's names.
 
 `Sensor` objects record values per batch, request, wait or failure, never per delivered record. The tables below map
-each name to a sensor and a measure, and `Metrics.snapshot` reads them all. Rates, averages and maxima cover the last
-``metrics_num_samples`` windows of ``metrics_sample_window_ms``. They are computed as Kafka's ``Rate``, ``Avg`` and
+each name to a sensor and a measure, and `ProducerMetrics.snapshot` reads them all. Rates, averages and maxima cover the
+last ``metrics_num_samples`` windows of ``metrics_sample_window_ms``. They are computed as Kafka's ``Rate``, ``Avg`` and
 ``Max``: a rate without events is 0, an average or maximum without events is NaN.
 
 Arguments named ``now`` are seconds of a monotonic clock. Times in results are milliseconds, or nanoseconds if the name
@@ -162,16 +162,22 @@ class MetricSpec(NamedTuple):
     description: str
 
 
-def _average(name: str, sensor: str, meaning: str) -> MetricSpec:
+def average(name: str, sensor: str, meaning: str) -> MetricSpec:
+    """Return the spec of the mean of the recent values."""
     return MetricSpec(f"{name}-avg", sensor, Sensor.average, f"The average {meaning}.")
 
 
-def _average_and_maximum(name: str, sensor: str, meaning: str) -> tuple[MetricSpec, MetricSpec]:
-    largest = MetricSpec(f"{name}-max", sensor, Sensor.maximum, f"The largest {meaning}.")
-    return _average(name, sensor, meaning), largest
+def maximum(name: str, sensor: str, meaning: str) -> MetricSpec:
+    """Return the spec of the largest of the recent values."""
+    return MetricSpec(f"{name}-max", sensor, Sensor.maximum, f"The largest {meaning}.")
 
 
-def _meter(name: str, sensor: str, meaning: str) -> tuple[MetricSpec, MetricSpec]:
+def average_and_maximum(name: str, sensor: str, meaning: str) -> tuple[MetricSpec, MetricSpec]:
+    """Return the specs of the mean and the largest of the recent values."""
+    return average(name, sensor, meaning), maximum(name, sensor, meaning)
+
+
+def meter(name: str, sensor: str, meaning: str) -> tuple[MetricSpec, MetricSpec]:
     """Return the specs of the sum of the values, per second and in total."""
     return (
         MetricSpec(f"{name}-rate", sensor, Sensor.rate, f"{meaning}, per second."),
@@ -179,7 +185,7 @@ def _meter(name: str, sensor: str, meaning: str) -> tuple[MetricSpec, MetricSpec
     )
 
 
-def _event_meter(name: str, sensor: str, meaning: str) -> tuple[MetricSpec, MetricSpec]:
+def event_meter(name: str, sensor: str, meaning: str) -> tuple[MetricSpec, MetricSpec]:
     """Return the specs of the number of the values, per second and in total."""
     return (
         MetricSpec(f"{name}-rate", sensor, Sensor.event_rate, f"{meaning}, per second."),
@@ -187,43 +193,19 @@ def _event_meter(name: str, sensor: str, meaning: str) -> tuple[MetricSpec, Metr
     )
 
 
-def _total(name: str, sensor: str, meaning: str) -> MetricSpec:
+def total(name: str, sensor: str, meaning: str) -> MetricSpec:
+    """Return the spec of the sum of all values."""
     return MetricSpec(f"{name}-total", sensor, Sensor.sum_of_values, meaning)
 
 
-PRODUCER_METRICS: tuple[MetricSpec, ...] = (
-    *_meter("record-send", "records_per_request", "Records sent, retries included"),
-    _average("records-per-request", "records_per_request", "number of records in a produce request"),
-    *_meter("record-retry", "record_retry", "Records sent again"),
-    *_meter("record-error", "record_error", "Records that ended in an error"),
-    *_average_and_maximum("record-size", "record_size", "size in bytes of the largest record of a batch"),
-    *_average_and_maximum("record-queue-time", "queue_time", "time in ms from a batch's first record to its sending"),
-    *_average_and_maximum("batch-size", "batch_size", "size in bytes of a sent batch"),
-    *_event_meter("batch-split", "batch_split", "Batches split because a broker found them too large"),
-    _average("compression-rate", "compression", "ratio of a batch's compressed to its uncompressed size"),
-    *_average_and_maximum("request-latency", "request_latency", "time in ms from a produce request to its response"),
-    *_average_and_maximum("produce-throttle-time", "throttle", "time in ms that a broker throttled a produce request"),
-    *_event_meter("buffer-exhausted", "buffer_exhausted", "Records rejected because the buffer stayed full"),
-    _total("bufferpool-wait-time-ns", "buffer_wait", "Nanoseconds that records waited for room in the buffer."),
-    MetricSpec(
-        "bufferpool-wait-ratio",
-        "buffer_wait",
-        Sensor.time_ratio,
-        "Time that records waited for room, per time: above 1 if several wait at once.",
-    ),
-    _total("flush-time-ns", "flush", "Nanoseconds spent in flush()."),
-    _total("txn-init-time-ns", "txn_init", "Nanoseconds spent in init_transactions()."),
-    _total("txn-begin-time-ns", "txn_begin", "Nanoseconds spent in begin_transaction()."),
-    _total("txn-send-offsets-time-ns", "txn_send_offsets", "Nanoseconds spent in send_offsets_to_transaction()."),
-    _total("txn-commit-time-ns", "txn_commit", "Nanoseconds spent in commit_transaction()."),
-    _total("txn-abort-time-ns", "txn_abort", "Nanoseconds spent in abort_transaction()."),
-    *_event_meter("connection-creation", "connection_creation", "Connections opened"),
-    *_event_meter("connection-close", "connection_close", "Connections closed"),
-    *_event_meter("successful-authentication", "authentication_success", "Connections authenticated"),
-    *_event_meter("failed-authentication", "authentication_failure", "Connections that failed to authenticate"),
-    *_event_meter("successful-reauthentication", "reauthentication_success", "Sessions renewed on their connection"),
-    *_event_meter("failed-reauthentication", "reauthentication_failure", "Sessions that could not be renewed"),
-    *_average_and_maximum(
+CONNECTION_METRICS: tuple[MetricSpec, ...] = (
+    *event_meter("connection-creation", "connection_creation", "Connections opened"),
+    *event_meter("connection-close", "connection_close", "Connections closed"),
+    *event_meter("successful-authentication", "authentication_success", "Connections authenticated"),
+    *event_meter("failed-authentication", "authentication_failure", "Connections that failed to authenticate"),
+    *event_meter("successful-reauthentication", "reauthentication_success", "Sessions renewed on their connection"),
+    *event_meter("failed-reauthentication", "reauthentication_failure", "Sessions that could not be renewed"),
+    *average_and_maximum(
         "reauthentication-latency", "reauthentication_latency", "time in ms that the renewal of a session took"
     ),
     MetricSpec(
@@ -232,40 +214,70 @@ PRODUCER_METRICS: tuple[MetricSpec, ...] = (
         Sensor.number_of_values,
         "Connections authenticated, in total: Kafka's clients count all of them here too.",
     ),
-    *_event_meter("network-io", "network_io", "Reads and writes on all connections"),
-    *_meter("outgoing-byte", "outgoing_bytes", "Bytes written to all connections"),
-    *_meter("incoming-byte", "incoming_bytes", "Bytes read from all connections"),
-    *_event_meter("request", "request", "Requests sent"),
-    *_average_and_maximum("request-size", "request", "size in bytes of a request"),
-    *_event_meter("response", "response", "Responses received"),
-    _total("bytes-sent", "batch_size", "Bytes of record batches passed to a transport, retries included."),
+    *event_meter("network-io", "network_io", "Reads and writes on all connections"),
+    *meter("outgoing-byte", "outgoing_bytes", "Bytes written to all connections"),
+    *meter("incoming-byte", "incoming_bytes", "Bytes read from all connections"),
+    *event_meter("request", "request", "Requests sent"),
+    *average_and_maximum("request-size", "request", "size in bytes of a request"),
+    *event_meter("response", "response", "Responses received"),
+)
+"""What Kafka's groups ``producer-metrics`` and ``consumer-metrics`` have in common."""
+
+PRODUCER_METRICS: tuple[MetricSpec, ...] = (
+    *meter("record-send", "records_per_request", "Records sent, retries included"),
+    average("records-per-request", "records_per_request", "number of records in a produce request"),
+    *meter("record-retry", "record_retry", "Records sent again"),
+    *meter("record-error", "record_error", "Records that ended in an error"),
+    *average_and_maximum("record-size", "record_size", "size in bytes of the largest record of a batch"),
+    *average_and_maximum("record-queue-time", "queue_time", "time in ms from a batch's first record to its sending"),
+    *average_and_maximum("batch-size", "batch_size", "size in bytes of a sent batch"),
+    *event_meter("batch-split", "batch_split", "Batches split because a broker found them too large"),
+    average("compression-rate", "compression", "ratio of a batch's compressed to its uncompressed size"),
+    *average_and_maximum("request-latency", "request_latency", "time in ms from a produce request to its response"),
+    *average_and_maximum("produce-throttle-time", "throttle", "time in ms that a broker throttled a produce request"),
+    *event_meter("buffer-exhausted", "buffer_exhausted", "Records rejected because the buffer stayed full"),
+    total("bufferpool-wait-time-ns", "buffer_wait", "Nanoseconds that records waited for room in the buffer."),
+    MetricSpec(
+        "bufferpool-wait-ratio",
+        "buffer_wait",
+        Sensor.time_ratio,
+        "Time that records waited for room, per time: above 1 if several wait at once.",
+    ),
+    total("flush-time-ns", "flush", "Nanoseconds spent in flush()."),
+    total("txn-init-time-ns", "txn_init", "Nanoseconds spent in init_transactions()."),
+    total("txn-begin-time-ns", "txn_begin", "Nanoseconds spent in begin_transaction()."),
+    total("txn-send-offsets-time-ns", "txn_send_offsets", "Nanoseconds spent in send_offsets_to_transaction()."),
+    total("txn-commit-time-ns", "txn_commit", "Nanoseconds spent in commit_transaction()."),
+    total("txn-abort-time-ns", "txn_abort", "Nanoseconds spent in abort_transaction()."),
+    *CONNECTION_METRICS,
+    total("bytes-sent", "batch_size", "Bytes of record batches passed to a transport, retries included."),
     # Smaller pieces are copied because a send by reference costs more; they are not counted.
-    _total(
+    total(
         "bytes-copied", "bytes_copied", "Bytes of record batches copied on their way to the network, if 512 or more."
     ),
 )
 """Kafka's group ``producer-metrics``. The last two are not Kafka's: their quotient is the number of copies per byte."""
 
 TOPIC_METRICS: tuple[MetricSpec, ...] = (
-    *_meter("record-send", "records", "Records sent to the topic, retries included"),
-    *_meter("byte", "bytes", "Bytes of batches sent to the topic, retries included"),
+    *meter("record-send", "records", "Records sent to the topic, retries included"),
+    *meter("byte", "bytes", "Bytes of batches sent to the topic, retries included"),
     MetricSpec(
         "compression-rate", "compression", Sensor.average, "The average ratio of compressed to uncompressed batch size."
     ),
-    *_meter("record-retry", "retries", "Records of the topic sent again"),
-    *_meter("record-error", "errors", "Records of the topic that ended in an error"),
+    *meter("record-retry", "retries", "Records of the topic sent again"),
+    *meter("record-error", "errors", "Records of the topic that ended in an error"),
 )
 """Kafka's group ``producer-topic-metrics``."""
 
 NODE_METRICS: tuple[MetricSpec, ...] = (
-    *_event_meter("request", "request", "Requests sent to the broker"),
-    *_average_and_maximum("request-size", "request", "size in bytes of a request"),
-    *_meter("outgoing-byte", "outgoing_bytes", "Bytes written to the broker"),
-    *_event_meter("response", "response", "Responses received from the broker"),
-    *_meter("incoming-byte", "incoming_bytes", "Bytes read from the broker"),
-    *_average_and_maximum("request-latency", "latency", "time in ms from a produce request to its response"),
+    *event_meter("request", "request", "Requests sent to the broker"),
+    *average_and_maximum("request-size", "request", "size in bytes of a request"),
+    *meter("outgoing-byte", "outgoing_bytes", "Bytes written to the broker"),
+    *event_meter("response", "response", "Responses received from the broker"),
+    *meter("incoming-byte", "incoming_bytes", "Bytes read from the broker"),
+    *average_and_maximum("request-latency", "latency", "time in ms from a Produce or Fetch request to its response"),
 )
-"""Kafka's group ``producer-node-metrics``."""
+"""Kafka's groups ``producer-node-metrics`` and ``consumer-node-metrics``."""
 
 GAUGES: dict[str, str] = {
     "requests-in-flight": "Requests that wait for a response.",
@@ -276,7 +288,7 @@ GAUGES: dict[str, str] = {
     "connection-count": "Open connections.",
     "metadata-wait-time-ns-total": "Nanoseconds that sends waited for a topic's metadata.",
 }
-"""Gauges of the group ``producer-metrics``, by name, with their meaning; `Metrics.set_gauge` connects each."""
+"""Gauges of the group ``producer-metrics``, by name, with their meaning; `ProducerMetrics.set_gauge` connects each."""
 
 RDMA_GAUGES: dict[str, str] = {
     "rdma-bytes-sent-total": "Bytes of requests written by RDMA.",
@@ -288,10 +300,10 @@ RDMA_GAUGES: dict[str, str] = {
 }
 """Further gauges of the group ``producer-metrics`` if the transport is RDMA; set as those of `GAUGES`."""
 
-_NO_SELECTOR = "a measure of the Java client's select loop; several producers share an event loop"
+_NO_SELECTOR = "a measure of the Java client's select loop; several clients share an event loop"
 _NO_TWO_PHASE_COMMITS = "Kafka does not enable two-phase commits"
 
-LEFT_OUT: dict[str, str] = {
+CONNECTIONS_LEFT_OUT: dict[str, str] = {
     "io-ratio": _NO_SELECTOR,
     "io-time-ns-avg": _NO_SELECTOR,
     "io-time-ns-total": _NO_SELECTOR,
@@ -300,8 +312,10 @@ LEFT_OUT: dict[str, str] = {
     "io-wait-time-ns-total": _NO_SELECTOR,
     "select-rate": _NO_SELECTOR,
     "select-total": _NO_SELECTOR,
-    "txn-prepare-time-ns-total": _NO_TWO_PHASE_COMMITS,
 }
+"""Names of the Java clients' groups that do not exist here, with the reason."""
+
+LEFT_OUT: dict[str, str] = {**CONNECTIONS_LEFT_OUT, "txn-prepare-time-ns-total": _NO_TWO_PHASE_COMMITS}
 """Names of the Java producer's group ``producer-metrics`` that do not exist here, with the reason."""
 
 
@@ -353,12 +367,12 @@ class NodeMetrics:
         self.latency = new_sensor()
 
 
-class Metrics:
-    """All metrics of one producer; ``now`` is always in seconds of the same monotonic clock.
+class ConnectionMetrics:
+    """The metrics of a client's connections; ``now`` is always in seconds of the same monotonic clock.
 
     ``num_samples`` and ``sample_window_ms`` are Kafka's ``metrics.num.samples`` and ``metrics.sample.window.ms``. An
     event that concerns several sensors has a method. One that concerns a single sensor is recorded directly:
-    ``metrics.buffer_exhausted.record(1, now)``.
+    ``metrics.connection_close.record(1, now)``.
     """
 
     def __init__(self, num_samples: int = 2, sample_window_ms: int = 30_000) -> None:
@@ -368,9 +382,80 @@ class Metrics:
             raise ValueError(f"sample_window_ms must be at least 1, not {sample_window_ms}")
         self._num_samples = num_samples
         self._sample_window = sample_window_ms / 1000
+        self._nodes: dict[int, NodeMetrics] = {}
+        # How many connections record values of a broker.
+        self._node_users: dict[int, int] = {}
+        self.connection_creation = self._new_sensor()
+        self.connection_close = self._new_sensor()
+        self.authentication_success = self._new_sensor()
+        self.authentication_failure = self._new_sensor()
+        self.reauthentication_success = self._new_sensor()
+        self.reauthentication_failure = self._new_sensor()
+        self.reauthentication_latency = self._new_sensor()
+        self.network_io = self._new_sensor()
+        self.outgoing_bytes = self._new_sensor()
+        self.incoming_bytes = self._new_sensor()
+        self.request = self._new_sensor()
+        self.response = self._new_sensor()
+        self.bytes_copied = self._new_sensor()
+
+    def _new_sensor(self) -> Sensor:
+        return Sensor(self._num_samples, self._sample_window)
+
+    def node(self, node_id: int) -> NodeMetrics:
+        """Return the broker's sensors, which the first call creates."""
+        sensors = self._nodes.get(node_id)
+        if sensors is None:
+            sensors = self._nodes[node_id] = NodeMetrics(self._new_sensor)
+        return sensors
+
+    def hold_node(self, node_id: int) -> NodeMetrics:
+        """Return the broker's sensors for a connection to it; they stay until ``forget_node`` is called as often."""
+        self._node_users[node_id] = self._node_users.get(node_id, 0) + 1
+        return self.node(node_id)
+
+    def forget_node(self, node_id: int) -> None:
+        """Drop the sensors of a broker that left the cluster, or of a bootstrap address, with its last connection."""
+        users = self._node_users.pop(node_id, 1) - 1
+        if users > 0:
+            self._node_users[node_id] = users
+        else:
+            self._nodes.pop(node_id, None)
+
+    def request_sent(self, node: NodeMetrics, size: int, now: float) -> None:
+        """Record that a request of any kind was passed to the transport: ``size`` bytes with its frame."""
+        self.request.record(size, now)
+        node.request.record(size, now)
+
+    def response_received(self, node: NodeMetrics, size: int, now: float) -> None:
+        """Record a response of any kind: ``size`` bytes with its frame."""
+        self.response.record(size, now)
+        node.response.record(size, now)
+
+    def bytes_written(self, node: NodeMetrics, size: int, now: float) -> None:
+        """Record one write of ``size`` bytes to the broker."""
+        self.outgoing_bytes.record(size, now)
+        self.network_io.record(size, now)
+        node.outgoing_bytes.record(size, now)
+
+    def bytes_read(self, node: NodeMetrics, size: int, now: float) -> None:
+        """Record one read of ``size`` bytes from the broker."""
+        self.incoming_bytes.record(size, now)
+        self.network_io.record(size, now)
+        node.incoming_bytes.record(size, now)
+
+    def measure_nodes(self, now: float) -> dict[int, dict[str, float]]:
+        """Return the values of every broker at ``now``, by its id."""
+        return {node_id: measure(NODE_METRICS, sensors, now) for node_id, sensors in self._nodes.items()}
+
+
+class ProducerMetrics(ConnectionMetrics):
+    """All metrics of one producer."""
+
+    def __init__(self, num_samples: int = 2, sample_window_ms: int = 30_000) -> None:
+        super().__init__(num_samples, sample_window_ms)
         self._gauges: dict[str, GaugeFunction] = {}
         self._topics: dict[str, TopicMetrics] = {}
-        self._nodes: dict[int, NodeMetrics] = {}
         self.totals = Totals()
         self.records_per_request = self._new_sensor()
         self.record_retry = self._new_sensor()
@@ -390,22 +475,6 @@ class Metrics:
         self.txn_send_offsets = self._new_sensor()
         self.txn_commit = self._new_sensor()
         self.txn_abort = self._new_sensor()
-        self.connection_creation = self._new_sensor()
-        self.connection_close = self._new_sensor()
-        self.authentication_success = self._new_sensor()
-        self.authentication_failure = self._new_sensor()
-        self.reauthentication_success = self._new_sensor()
-        self.reauthentication_failure = self._new_sensor()
-        self.reauthentication_latency = self._new_sensor()
-        self.network_io = self._new_sensor()
-        self.outgoing_bytes = self._new_sensor()
-        self.incoming_bytes = self._new_sensor()
-        self.request = self._new_sensor()
-        self.response = self._new_sensor()
-        self.bytes_copied = self._new_sensor()
-
-    def _new_sensor(self) -> Sensor:
-        return Sensor(self._num_samples, self._sample_window)
 
     def topic(self, name: str) -> TopicMetrics:
         """Return the topic's sensors, which the first call creates."""
@@ -417,17 +486,6 @@ class Metrics:
     def forget_topic(self, name: str) -> None:
         """Drop the sensors of a topic that is no longer in use; if it is used again they start at 0."""
         self._topics.pop(name, None)
-
-    def node(self, node_id: int) -> NodeMetrics:
-        """Return the broker's sensors, which the first call creates."""
-        sensors = self._nodes.get(node_id)
-        if sensors is None:
-            sensors = self._nodes[node_id] = NodeMetrics(self._new_sensor)
-        return sensors
-
-    def forget_node(self, node_id: int) -> None:
-        """Drop the sensors of a broker that left the cluster, or of a bootstrap address."""
-        self._nodes.pop(node_id, None)
 
     def set_gauge(self, name: str, function: GaugeFunction) -> None:
         """Set the function that reads a gauge of `GAUGES` or `RDMA_GAUGES`; the snapshot omits gauges without one.
@@ -502,39 +560,17 @@ class Metrics:
         self.throttle.record(throttle_time_ms, now)
         node.latency.record(latency_ms, now)
 
-    def request_sent(self, node: NodeMetrics, size: int, now: float) -> None:
-        """Record that a request of any kind was passed to the transport: ``size`` bytes with its frame."""
-        self.request.record(size, now)
-        node.request.record(size, now)
-
-    def response_received(self, node: NodeMetrics, size: int, now: float) -> None:
-        """Record a response of any kind: ``size`` bytes with its frame."""
-        self.response.record(size, now)
-        node.response.record(size, now)
-
-    def bytes_written(self, node: NodeMetrics, size: int, now: float) -> None:
-        """Record one write of ``size`` bytes to the broker."""
-        self.outgoing_bytes.record(size, now)
-        self.network_io.record(size, now)
-        node.outgoing_bytes.record(size, now)
-
-    def bytes_read(self, node: NodeMetrics, size: int, now: float) -> None:
-        """Record one read of ``size`` bytes from the broker."""
-        self.incoming_bytes.record(size, now)
-        self.network_io.record(size, now)
-        node.incoming_bytes.record(size, now)
-
     def snapshot(self, now: float) -> MetricsSnapshot:
         """Return the value of every metric at ``now``."""
-        values = _measure(PRODUCER_METRICS, self, now)
+        values = measure(PRODUCER_METRICS, self, now)
         for name, gauge in self._gauges.items():
             values[name] = float(gauge(now))
-        topics = {name: _measure(TOPIC_METRICS, sensors, now) for name, sensors in self._topics.items()}
-        nodes = {node_id: _measure(NODE_METRICS, sensors, now) for node_id, sensors in self._nodes.items()}
-        return MetricsSnapshot(values, topics, nodes)
+        topics = {name: measure(TOPIC_METRICS, sensors, now) for name, sensors in self._topics.items()}
+        return MetricsSnapshot(values, topics, self.measure_nodes(now))
 
 
-def _measure(
-    specs: tuple[MetricSpec, ...], sensors: Metrics | TopicMetrics | NodeMetrics, now: float
+def measure(
+    specs: tuple[MetricSpec, ...], sensors: ConnectionMetrics | TopicMetrics | NodeMetrics, now: float
 ) -> dict[str, float]:
+    """Return the value of every metric of ``specs`` at ``now``, by its name."""
     return {spec.name: spec.measure(getattr(sensors, spec.sensor), now) for spec in specs}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-_MAX_OFFSET = 2**63 - 1
+from aioproducer.record import TopicPartition
+
+MAX_OFFSET = 2**63 - 1
 _MAX_EPOCH = 2**31 - 1
 
 
@@ -24,7 +26,7 @@ class OffsetAndMetadata:
     """The leader epoch of the last record that was read, if it is known (KIP-320)."""
 
     def __post_init__(self) -> None:
-        _check_int("offset", self.offset, 0, _MAX_OFFSET)
+        _check_int("offset", self.offset, 0, MAX_OFFSET)
         if not isinstance(self.metadata, str):
             raise TypeError(f"metadata must be a str, not {type(self.metadata).__name__}")
         if self.leader_epoch is not None:
@@ -74,3 +76,33 @@ def numbers_by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[in
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
     return topics
+
+
+def checked_partition(value: object) -> TopicPartition:
+    """Return a partition, from a pair of topic and number as well.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise TypeError(f"a partition is a TopicPartition or a pair of topic and partition, not {value!r}")
+    topic, partition = value
+    if not isinstance(topic, str) or type(partition) is not int:
+        raise TypeError(f"a partition is a pair of str and int, not {value!r}")
+    if not topic or not 0 <= partition < 2**31:
+        raise ValueError(f"a partition has a topic and a number of at least 0 and below 2**31, not {value!r}")
+    return TopicPartition(topic, partition)
+
+
+def checked_offsets(offsets: object) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return offsets to commit; an int is an offset without metadata.
+
+    Raises:
+        TypeError, ValueError: they are no mapping, or an element is no partition or no offset.
+    """
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"offsets must be a mapping of (topic, partition) to offsets, not {type(offsets).__name__}")
+    return {
+        checked_partition(where): offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+        for where, offset in offsets.items()
+    }

@@ -59,6 +59,9 @@ class ScriptedBrokers:
     async def renew_metadata(self, timeout):
         self.renewals += 1
 
+    async def broker_ids(self, timeout):
+        return [1, 2]
+
     async def partition_count(self, topic, timeout):
         return 2
 

@@ -16,7 +16,8 @@ from aioproducer.errors import (
     TopicExistsError,
     error_class,
 )
-from aioproducer.protocol.messages import MetadataRequest
+from aioproducer.protocol.messages import CreatePartitionsRequest, MetadataRequest
+from aioproducer.protocol.messages.topics import CreatePartitionsTopic
 from aioproducer.testing import EmbeddedCluster
 from tests.waiting import until
 
@@ -215,6 +216,33 @@ async def test_a_dead_controller_does_not_use_up_the_whole_timeout():
         await admin.create_topic("b", replication_factor=2)
         await admin.delete_topic("a")
         assert cluster.topics() == ["b"]
+
+
+async def test_a_broker_that_hangs_does_not_use_up_the_whole_timeout():
+    """One attempt had the time of all: a broker that hung on an open connection failed the call, beside others."""
+    async with (
+        EmbeddedCluster(2, transport="memory") as cluster,
+        administer(cluster, timeout=60.0, request_timeout_ms=200) as admin,
+        asyncio.timeout(10),
+    ):
+        cluster.create_topic("a")
+        await admin.list_topics()
+        cluster.delay("Metadata", 60_000)
+        assert await admin.list_topics() == ["a"]
+
+
+async def test_a_topic_that_has_grown_has_its_new_partitions():
+    async with EmbeddedCluster(transport="memory") as cluster, administer(cluster) as admin:
+        cluster.create_topic("a", 1)
+        assert await admin.list_offsets("a", {0: "latest"}) == {0: 0}
+        grown = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name="a", count=2, assignments=None)], timeout_ms=5000
+        )
+        (grew,) = (await admin.client.request(grown, timeout=5)).results
+        assert grew.error_code == 0, grew
+        assert await admin.list_offsets("a", {1: "latest"}) == {1: 0}
+        with pytest.raises(NoSuchTopicError, match="has no partition 2: it has 2"):
+            await admin.list_offsets("a", {2: "latest"})
 
 
 async def test_non_retriable_errors_are_raised_at_once_and_others_after_the_timeout():

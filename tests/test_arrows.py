@@ -18,7 +18,7 @@ DIVIDED = {"_client", "_common", "broker", "core"}
 INNER = {("spark", "transactional")}
 
 _ERRORS = {"errors", "error_codes", "_common.error_texts", "_common.diagnosis", "_common.texts", "_common.client_log"}
-_PLUGINS = {"serializers", "deserializers", "partitioner", "interceptors", "hooks", "metrics"}
+_PLUGINS = {"serializers", "deserializers", "partitioner", "interceptors", "hooks", "metrics", "consumer_metrics"}
 _FORMATS = {"wire", "protocol", "compression"}
 _CORE = {
     "core.batching",
@@ -48,13 +48,13 @@ ARROWS: dict[str, set[str]] = {
     "error_codes": set(),
     "_common.error_texts": {"error_codes", "_common.texts"},
     "record": {"_common.texts", "_common.uncompiled"},
-    "offsets": set(),
+    "offsets": {"record"},
     "_common.texts": set(),
     "_common.client_log": {"_common.texts"},
     "errors": {"error_codes", "_common.error_texts", "record", "_common.texts"},
     "_common.diagnosis": {"errors", "error_codes", "record", "_common.texts"},
     "compression": _ERRORS,
-    "wire": _ERRORS | {"compression", "_common.uncompiled"},
+    "wire": _ERRORS | {"compression", "_common.uncompiled", "_common.views"},
     "protocol": _ERRORS | {"wire", "compression", "record", "_common.uncompiled"},
     "partitioner": _ERRORS | {"record", "wire"},
     "serializers": _ERRORS | {"record"},
@@ -62,6 +62,7 @@ ARROWS: dict[str, set[str]] = {
     "interceptors": _ERRORS | {"record"},
     "hooks": _ERRORS | {"record"},
     "metrics": _ERRORS | {"record", "_common.uncompiled"},
+    "consumer_metrics": {"metrics", "protocol", "record"},
     "config": _ERRORS | _PLUGINS | {"record", "compression"},
     "security": _ERRORS | {"config", "core.requests"},
     "core": set(),
@@ -148,7 +149,14 @@ ARROWS: dict[str, set[str]] = {
         "_client.transaction_admin",
         "_client.validation",
     },
-    "consumer": _CLIENT | {"_client.factory", "_client.transaction_admin", "_client.validation", "admin"},
+    "consumer": _CLIENT
+    | {
+        "_client.factory",
+        "_client.transaction_admin",
+        "_client.validation",
+        "_common.uncompiled",
+        "admin",
+    },
     "broker": {"broker.broker", "broker.cluster", "broker.config"},
     "broker.image": _BELOW_BROKER,
     "broker.faults": _BELOW_BROKER,
@@ -280,6 +288,7 @@ SANS_IO = (
         "partitioner",
         "record",
         "metrics",
+        "consumer_metrics",
         "errors",
         "error_codes",
         "spark.transactional",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import pickle
-import subprocess
 from pathlib import Path
 from random import Random
 
@@ -18,12 +17,12 @@ from aioproducer.metrics import (
     NODE_METRICS,
     PRODUCER_METRICS,
     TOPIC_METRICS,
-    Metrics,
     MetricSpec,
     MetricsSnapshot,
+    ProducerMetrics,
     Sensor,
 )
-from tests.kafka import jars
+from tests.kafka.java import run_java
 
 OURS = {"bytes-sent-total", "bytes-copied-total"}
 
@@ -108,21 +107,21 @@ class TestTables:
         assert not set(LEFT_OUT) & {spec.name for spec in PRODUCER_METRICS}
 
     def test_every_sensor_of_a_group_is_read_by_some_metric(self) -> None:
-        metrics = Metrics()
+        metrics = ProducerMetrics()
         sensors = {name for name in dir(metrics) if isinstance(getattr(metrics, name), Sensor)}
         assert sensors == {spec.sensor for spec in PRODUCER_METRICS}
         assert set(metrics.topic("t").__slots__) == {spec.sensor for spec in TOPIC_METRICS}
         assert set(metrics.node(1).__slots__) == {spec.sensor for spec in NODE_METRICS}
 
 
-def changed(metrics: Metrics, before: MetricsSnapshot, now: float) -> dict[str, float]:
+def changed(metrics: ProducerMetrics, before: MetricsSnapshot, now: float) -> dict[str, float]:
     after = metrics.snapshot(now)
     return {name: value for name, value in after.items() if not (math.isnan(value) or value == before[name])}
 
 
 class TestMetrics:
     def test_a_batch_counts_for_the_producer_and_its_topic(self) -> None:
-        metrics = Metrics()
+        metrics = ProducerMetrics()
         metrics.batch_sent("clicks", 10, 600, 0.5, 4.0, 120, 1, 10.0)
         metrics.batch_sent("clicks", 30, 1000, 1.0, 8.0, 80, 1, 10.0)
         metrics.batch_sent("views", 1, 100, 1.0, 0.0, 40, 1, 10.0)
@@ -158,7 +157,7 @@ class TestMetrics:
         assert snapshot.topics["views"]["byte-total"] == 100
 
     def test_retries_and_errors_count_records(self) -> None:
-        metrics = Metrics()
+        metrics = ProducerMetrics()
         before = metrics.snapshot(0.0)
         metrics.records_retried("clicks", 10, 0.0)
         metrics.records_failed("clicks", 3, 0.0)
@@ -175,7 +174,7 @@ class TestMetrics:
         assert (topic["record-retry-total"], topic["record-error-total"]) == (10, 3)
 
     def test_a_request_and_its_response_count_for_the_producer_and_the_broker(self) -> None:
-        metrics = Metrics()
+        metrics = ProducerMetrics()
         before = metrics.snapshot(0.0)
         metrics.request_sent(metrics.node(1), 500, 0.0)
         metrics.bytes_written(metrics.node(1), 300, 0.0)
@@ -219,7 +218,7 @@ class TestMetrics:
         }
 
     def test_waits_are_nanoseconds(self) -> None:
-        metrics = Metrics()
+        metrics = ProducerMetrics()
         before = metrics.snapshot(0.0)
         metrics.buffer_wait.record(3_000_000_000, 0.0)
         metrics.flush.record(5_000, 0.0)
@@ -244,7 +243,7 @@ class TestMetrics:
         ],
     )
     def test_events_are_counted(self, sensor: str, name: str) -> None:
-        metrics = Metrics()
+        metrics = ProducerMetrics()
         before = metrics.snapshot(0.0)
         for _ in range(3):
             getattr(metrics, sensor).record(1, 0.0)
@@ -255,7 +254,7 @@ class TestMetrics:
         assert changed(metrics, before, 30.0) == expected
 
     def test_gauges_are_read_by_each_snapshot(self) -> None:
-        metrics = Metrics()
+        metrics = ProducerMetrics()
         assert "metadata-age" not in metrics.snapshot(5.0)
         metrics.set_gauge("metadata-age", lambda now: now - 3)
         assert metrics.snapshot(5.0)["metadata-age"] == 2.0
@@ -263,10 +262,10 @@ class TestMetrics:
 
     def test_an_unknown_gauge_is_rejected(self) -> None:
         with pytest.raises(KeyError, match="unknown gauge 'record-age': use one of requests-in-flight, metadata-age"):
-            Metrics().set_gauge("record-age", lambda now: 0.0)
+            ProducerMetrics().set_gauge("record-age", lambda now: 0.0)
 
     def test_idle_topics_and_brokers_are_forgotten(self) -> None:
-        metrics = Metrics()
+        metrics = ProducerMetrics()
         metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 1, 0.0)
         metrics.bytes_written(metrics.node(1), 600, 0.0)
         metrics.forget_topic("clicks")
@@ -278,7 +277,7 @@ class TestMetrics:
         assert snapshot["batch-size-max"] == 600
 
     def test_a_snapshot_is_a_dict_of_floats_that_does_not_change(self) -> None:
-        metrics = Metrics()
+        metrics = ProducerMetrics()
         metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 1, 0.0)
         snapshot = metrics.snapshot(0.0)
         metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 1, 0.0)
@@ -288,7 +287,7 @@ class TestMetrics:
         assert (copied.topics, copied.nodes) == (snapshot.topics, snapshot.nodes)
 
     def test_windows_use_the_configured_count_and_length(self) -> None:
-        metrics = Metrics(num_samples=3, sample_window_ms=1000)
+        metrics = ProducerMetrics(num_samples=3, sample_window_ms=1000)
         metrics.flush.record(1, 0.0)
         metrics.request_latency.record(5, 0.0)
         assert metrics.snapshot(2.5)["request-latency-max"] == 5
@@ -297,12 +296,12 @@ class TestMetrics:
     @pytest.mark.parametrize(("num_samples", "sample_window_ms"), [(0, 1000), (1, 0)])
     def test_window_count_and_length_must_be_at_least_one(self, num_samples: int, sample_window_ms: int) -> None:
         with pytest.raises(ValueError, match="must be at least 1, not 0"):
-            Metrics(num_samples, sample_window_ms)
+            ProducerMetrics(num_samples, sample_window_ms)
 
     @pytest.mark.parametrize("count", [1, 60, 500])
     def test_an_event_of_several_sensors_counts_in_each(self, count: int) -> None:
         """There is one value every 0.5 s, over several windows of 30 s."""
-        metrics = Metrics()
+        metrics = ProducerMetrics()
         sizes, latency, ratio = Sensor(2, 30.0), Sensor(2, 30.0), Sensor(2, 30.0)
         for number in range(count):
             now = number / 2
@@ -337,7 +336,7 @@ class TestMetrics:
         assert metrics.snapshot(now) == snapshot
 
     def test_values_of_a_forgotten_topic_or_broker_stay_in_the_total(self) -> None:
-        metrics = Metrics()
+        metrics = ProducerMetrics()
         metrics.batch_sent("clicks", 2, 100, 1.0, 1.0, 50, 1, 0.0)
         metrics.request_sent(metrics.node(1), 100, 0.0)
         metrics.forget_topic("clicks")
@@ -408,15 +407,6 @@ public class Statistics {
 """
 
 
-def run_java(kafka_jars: Path, tmp_path: Path, name: str, source: str, *arguments: str, stdin: str = "") -> str:
-    path = tmp_path / f"{name}.java"
-    path.write_text(source)
-    command = [jars.java(), *jars.SHORT_LIVED, "-cp", f"{kafka_jars}/*", str(path), *arguments]
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.interop
 def test_names_equal_those_of_the_java_producer(kafka_jars: Path, tmp_path: Path) -> None:
     groups: dict[str, set[str]] = {}
@@ -457,7 +447,7 @@ def test_statistics_equal_those_of_the_java_client(kafka_jars: Path, tmp_path: P
 
 
 def test_totals_count_a_retried_batch_once() -> None:
-    metrics = Metrics(2, 30_000)
+    metrics = ProducerMetrics(2, 30_000)
     metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 1, 0.0)
     metrics.batch_sent("clicks", 10, 600, 1.0, 4.0, 120, 2, 1.0)
     metrics.batch_sent("views", 5, 300, 1.0, 4.0, 120, 1, 1.0)

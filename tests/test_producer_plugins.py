@@ -191,6 +191,26 @@ async def test_many_sync_and_async_records_keep_their_order(kafka_cluster: Embed
     assert _values(kafka_cluster, topic) == [b"%d" % number for number in range(300)]
 
 
+async def test_close_cancels_async_serializers_in_the_order_of_records(
+    kafka_cluster: EmbeddedCluster, topic: str
+) -> None:
+    cancelled = []
+
+    async def serialize(value: int) -> bytes:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.append(value)
+        return b""
+
+    async with kafka_cluster.producer(value_serializer=serialize) as producer:
+        deliveries = [producer.send(topic, number) for number in range(50)]
+        await asyncio.sleep(0)
+        await producer.close(0)
+    assert cancelled == list(range(50))
+    assert all(delivery.exception() is not None for delivery in deliveries)
+
+
 async def test_records_behind_a_withdrawn_serialization_continue_at_once(
     kafka_cluster: EmbeddedCluster, topic: str
 ) -> None:

@@ -37,10 +37,11 @@ class AdminCalls:
     async def _at_brokers(
         self, ask: Callable[[int, float], Awaitable[None]], done: Container[int], timeout: float
     ) -> list[int]:
-        """Call ``ask`` with each broker that is not in ``done``; return all brokers of newer metadata."""
-        await self.client.renew_metadata(timeout)
-        brokers = [node_id for node_id in self.client.metadata.nodes if node_id >= 0]
-        await run_all([ask(node_id, timeout) for node_id in brokers if node_id not in done])
+        """Call ``ask`` with each broker that is not in ``done``; return all brokers that the cluster has now."""
+        deadline = asyncio.get_running_loop().time() + timeout
+        brokers = await self.client.broker_ids(timeout)
+        left = max(deadline - asyncio.get_running_loop().time(), 0)
+        await run_all([ask(node_id, left) for node_id in brokers if node_id not in done])
         return brokers
 
 

@@ -23,7 +23,7 @@ from aioproducer.io.dialing import NodeSettings
 from aioproducer.io.failure_reporter import FailureReporter, OnError
 from aioproducer.io.outcome_reporter import OutcomeReporter
 from aioproducer.io.sender import Sender, SenderPasses, SenderSettings
-from aioproducer.metrics import Metrics
+from aioproducer.metrics import ProducerMetrics
 from aioproducer.partitioner import check_partition, resolve_partitioner
 from aioproducer.transport.base import Connector
 from aioproducer.transport.stream import StreamConnector
@@ -59,7 +59,7 @@ class Parts(NamedTuple):
     accumulator: RecordAccumulator
     metadata: ClusterMetadata
     sender: Sender
-    metrics: Metrics
+    metrics: ProducerMetrics
     failures: FailureReporter
     transactions: TransactionManager | None
     """Of a producer with a transactional id."""
@@ -181,7 +181,7 @@ def make_parts(
         )
         producer_state.transactions = transactions
     # Kafka allows windows of length 0.
-    metrics = Metrics(config.metrics_num_samples, max(config.metrics_sample_window_ms, 1))
+    metrics = ProducerMetrics(config.metrics_num_samples, max(config.metrics_sample_window_ms, 1))
     sender_passes = SenderPasses(loop)
     try:
         pool = BufferPool(config.buffer_memory)
@@ -323,7 +323,9 @@ def partition_choice(config: ProducerConfig, metadata: ClusterMetadata) -> Parti
     return choose
 
 
-def _set_gauges(metrics: Metrics, accumulator: RecordAccumulator, metadata: ClusterMetadata, sender: Sender) -> None:
+def _set_gauges(
+    metrics: ProducerMetrics, accumulator: RecordAccumulator, metadata: ClusterMetadata, sender: Sender
+) -> None:
     pool = accumulator.pool
     metrics.set_gauge("buffer-total-bytes", lambda now: float(pool.total_memory))
     metrics.set_gauge("buffer-available-bytes", lambda now: float(max(pool.available_memory, 0)))
@@ -340,7 +342,7 @@ def _set_gauges(metrics: Metrics, accumulator: RecordAccumulator, metadata: Clus
     )
 
 
-def _set_rdma_gauges(metrics: Metrics, counters: RdmaCounters) -> None:
+def _set_rdma_gauges(metrics: ProducerMetrics, counters: RdmaCounters) -> None:
     metrics.set_gauge("rdma-bytes-sent-total", lambda now: float(counters.bytes_sent))
     metrics.set_gauge("rdma-bytes-copied-total", lambda now: float(counters.bytes_copied))
     metrics.set_gauge("bytes-copied-total", lambda now: float(counters.bytes_copied))

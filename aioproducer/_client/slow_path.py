@@ -59,8 +59,9 @@ class SlowPath:
         self._accumulator = accumulator
         self._cluster = cluster
         self._failures = failures
-        # Tasks of async serializers.
-        self.serializing: set[asyncio.Task[None]] = set()
+        # Tasks of async serializers, in the order of their records: a set is ordered by addresses, and a simulation
+        # in which a close cancels them could not be replayed.
+        self.serializing: dict[asyncio.Task[None], None] = {}
 
     # Into the queues
 
@@ -217,8 +218,8 @@ class SlowPath:
         delivery = pending.delivery
         self._cluster.record_topic_use(topic, now)
         task = self._loop.create_task(self._finish(pending, coroutine, headers), name="aioproducer-serializer")
-        self.serializing.add(task)
-        task.add_done_callback(self.serializing.discard)
+        self.serializing[task] = None
+        task.add_done_callback(self.serializing.pop)
         # If the record is withdrawn or expires, its serializer is no longer needed.
         delivery.add_done_callback(OwnCallback(lambda delivery: task.cancel()))
         return delivery

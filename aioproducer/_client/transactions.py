@@ -33,7 +33,7 @@ from aioproducer.errors import (
     TransactionEndedError,
     TransactionStateError,
 )
-from aioproducer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from aioproducer.offsets import ConsumerGroupMetadata, OffsetAndMetadata, checked_offsets
 from aioproducer.record import TopicPartition
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from aioproducer.core.outcomes.delivery import Delivery
     from aioproducer.core.transactions.manager import TransactionManager
     from aioproducer.io.sender import Sender
-    from aioproducer.metrics import Metrics, Sensor
+    from aioproducer.metrics import ProducerMetrics, Sensor
     from aioproducer.record import Record
 
 Outcome = Literal["committed", "aborted"]
@@ -108,7 +108,7 @@ class Transactions:
         manager: TransactionManager,
         accumulator: RecordAccumulator,
         sender: Sender,
-        metrics: Metrics,
+        metrics: ProducerMetrics,
         log: ClientLog,
         check_caller: Callable[[], None],
     ) -> None:
@@ -196,7 +196,7 @@ class Transactions:
         of_group = ConsumerGroupMetadata(group) if isinstance(group, str) else group
         if not isinstance(of_group, ConsumerGroupMetadata):
             raise TypeError(f"group must be a ConsumerGroupMetadata or a group id, not {type(group).__name__}")
-        checked = _checked_offsets(offsets)
+        checked = checked_offsets(offsets)
         if not checked:
             if self.manager.state is not IN_TRANSACTION:
                 raise self.manager.why_not("send_offsets_to_transaction")
@@ -255,7 +255,7 @@ class Transactions:
         """Continue as the producer that was given this producer id and epoch, without fencing it: see the manager.
 
         Raises:
-            TransactionStateError: this producer is initialized.
+            TransactionStateError: a transaction is open or ends, an epoch is requested, or the producer has failed.
             MetadataTimeoutError: no broker answered within ``max_block_ms``.
         """
         # The brokers report the generation of the protocol.
@@ -611,18 +611,3 @@ def _retrieve(task: asyncio.Task[None]) -> None:
     """Take note of a task's exception: the caller that would have raised it may be gone."""
     if not task.cancelled():
         task.exception()
-
-
-def _checked_offsets(
-    offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
-) -> dict[TopicPartition, OffsetAndMetadata]:
-    checked: dict[TopicPartition, OffsetAndMetadata] = {}
-    if not isinstance(offsets, Mapping):
-        raise TypeError(f"offsets must be a mapping of (topic, partition) to offsets, not {type(offsets).__name__}")
-    for where, offset in offsets.items():
-        if not isinstance(where, tuple) or len(where) != 2 or not isinstance(where[0], str):
-            raise TypeError(f"offsets must have keys of TopicPartition, or (topic, partition), not {where!r}")
-        if not isinstance(offset, OffsetAndMetadata):
-            offset = OffsetAndMetadata(offset)
-        checked[TopicPartition(*where)] = offset
-    return checked

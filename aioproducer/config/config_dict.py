@@ -485,7 +485,7 @@ class ProducerConfigDict(ConnectionConfigDict, total=False):
 
     enable_metrics_push: bool
     """Without effect. Push this client's metrics to the brokers on request (KIP-714). Metrics are not pushed to brokers
-    yet; Producer.metrics() returns them. Default: `true`.
+    yet; metrics() returns them. Default: `true`.
     """
 
     interceptor_classes: str | Sequence[InterceptorValue]
@@ -507,8 +507,8 @@ class ProducerConfigDict(ConnectionConfigDict, total=False):
     """Maximum bytes of a produce request, and of a single record before compression. Default: `1048576`."""
 
     metric_reporters: str | Sequence[str]
-    """Without effect. Plug-ins that receive every metric. There is no JMX here: read Producer.metrics(), or use hooks.
-    Any class except Kafka's JmxReporter is rejected. Default: `org.apache.kafka.common.metrics.JmxReporter`.
+    """Without effect. Plug-ins that receive every metric. There is no JMX here: read metrics(), or use hooks. Any class
+    except Kafka's JmxReporter is rejected. Default: `org.apache.kafka.common.metrics.JmxReporter`.
     """
 
     metrics_num_samples: int
@@ -598,7 +598,7 @@ class ConsumerConfigDict(ClientConfigDict, total=False):
 
     enable_metrics_push: bool
     """Without effect. Push this client's metrics to the brokers on request (KIP-714). Metrics are not pushed to brokers
-    yet; Producer.metrics() returns them. Default: `true`.
+    yet; metrics() returns them. Default: `true`.
     """
 
     exclude_internal_topics: bool
@@ -673,18 +673,18 @@ class ConsumerConfigDict(ClientConfigDict, total=False):
     """Records that poll returns unless its max_records says otherwise. Default: `500`."""
 
     metric_reporters: str | Sequence[str]
-    """Without effect. Plug-ins that receive every metric. There is no JMX here: read Producer.metrics(), or use hooks.
-    Any class except Kafka's JmxReporter is rejected. Default: `org.apache.kafka.common.metrics.JmxReporter`.
+    """Without effect. Plug-ins that receive every metric. There is no JMX here: read metrics(), or use hooks. Any class
+    except Kafka's JmxReporter is rejected. Default: `org.apache.kafka.common.metrics.JmxReporter`.
     """
 
     metrics_num_samples: int
-    """Without effect. About metrics. The consumer has no metrics yet. Default: `2`."""
+    """Number of windows over which rates and averages are computed. Default: `2`."""
 
     metrics_recording_level: Literal["INFO", "DEBUG", "TRACE"]
-    """Without effect. About metrics. The consumer has no metrics yet. Default: `INFO`."""
+    """The lowest level of metrics that is recorded. Default: `INFO`."""
 
     metrics_sample_window_ms: int
-    """Without effect. About metrics. The consumer has no metrics yet. Default: `30000`."""
+    """Length of one window of the metrics, in milliseconds. Default: `30000`."""
 
     partition_assignment_strategy: str | Sequence[str]
     """The assignors in the order of preference: range, roundrobin, sticky, cooperative-sticky, or Kafka's class names.

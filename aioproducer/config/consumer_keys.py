@@ -86,19 +86,6 @@ def _unused_key(
     return ConfigKey(name, type, default, Importance.LOW, doc, validator, status=Status.WITHOUT_EFFECT, reason=reason)
 
 
-def _metrics_key(name: str, type: Type, default: Value, validator: Validator | None = None) -> ConfigKey:
-    return ConfigKey(
-        name,
-        type,
-        default,
-        Importance.LOW,
-        "About metrics.",
-        validator,
-        status=Status.WITHOUT_EFFECT,
-        reason="The consumer has no metrics yet.",
-    )
-
-
 CONSUMER_KEYS = (
     ConfigKey(
         "allow.auto.create.topics",
@@ -313,9 +300,6 @@ CONSUMER_KEYS = (
         "Records that poll returns unless its max_records says otherwise.",
         validator=at_least(1),
     ),
-    _metrics_key("metrics.num.samples", Type.INT, 2, at_least(1)),
-    _metrics_key("metrics.recording.level", Type.STRING, "INFO", one_of("INFO", "DEBUG", "TRACE")),
-    _metrics_key("metrics.sample.window.ms", Type.LONG, 30000, at_least(0)),
     ConfigKey(
         "partition.assignment.strategy",
         Type.LIST,

@@ -201,7 +201,7 @@ KEYS = (
         Importance.LOW,
         "Push this client's metrics to the brokers on request (KIP-714).",
         status=Status.WITHOUT_EFFECT,
-        reason="Metrics are not pushed to brokers yet; Producer.metrics() returns them.",
+        reason="Metrics are not pushed to brokers yet; metrics() returns them.",
     ),
     ConfigKey(
         "interceptor.classes",
@@ -312,8 +312,7 @@ KEYS = (
         validator=list_without_empty_items(may_be_empty=True),
         status=Status.WITHOUT_EFFECT,
         reason=(
-            "There is no JMX here: read Producer.metrics(), or use hooks. Any class except Kafka's JmxReporter is "
-            "rejected."
+            "There is no JMX here: read metrics(), or use hooks. Any class except Kafka's JmxReporter is rejected."
         ),
     ),
     ConfigKey(

@@ -80,7 +80,7 @@ def refuse_unsupported(values: Values) -> None:
     others = [reporter for reporter in strings(values, "metric.reporters") if reporter != JMX_REPORTER]
     if others:
         raise ConfigurationError(
-            f"metric.reporters: Python cannot load {', '.join(others)}; read Producer.metrics(), or use hooks"
+            f"metric.reporters: Python cannot load {', '.join(others)}; read metrics(), or use hooks"
         )
 
 

@@ -13,6 +13,7 @@ from aioproducer.config.consumer import ConsumerConfig
 from aioproducer.config.consumer_keys import reset_duration_ms
 from aioproducer.consumer.driver import FetchDriver
 from aioproducer.consumer.group import ConsumerGroup
+from aioproducer.consumer_metrics import ConsumerMetrics
 from aioproducer.core.fetching.fetcher import Fetcher, FetcherSettings
 from aioproducer.core.fetching.reset import OffsetReset, ResetKind
 from aioproducer.core.membership.assignors import ASSIGNORS
@@ -42,10 +43,23 @@ class Clients(NamedTuple):
 
 
 def make_clients(
-    config: ConsumerConfig, loop: asyncio.AbstractEventLoop, connector: Connector, random: Random, log: ClientLog
+    config: ConsumerConfig,
+    loop: asyncio.AbstractEventLoop,
+    connector: Connector,
+    random: Random,
+    log: ClientLog,
+    metrics: ConsumerMetrics,
 ) -> Clients:
     """Return the clients of a consumer; ``control`` requests the metadata of all."""
-    return connect(config.connection, loop, connector, random, log, may_create_topics=config.allow_auto_create_topics)
+    return connect(
+        config.connection,
+        loop,
+        connector,
+        random,
+        log,
+        may_create_topics=config.allow_auto_create_topics,
+        metrics=metrics,
+    )
 
 
 def connect(
@@ -56,6 +70,7 @@ def connect(
     log: ClientLog,
     *,
     may_create_topics: bool,
+    metrics: ConsumerMetrics | None = None,
 ) -> Clients:
     """As ``make_clients``, from the keys about connections."""
     metadata = ClusterMetadata(
@@ -71,8 +86,12 @@ def connect(
     )
     # One login: a token is fetched once for all connections.
     settings = node_settings(config, loop, random, log)
-    control, fetch = (BrokerClient(loop, metadata, connector, settings, random=random) for _ in range(2))
-    coordinator = CoordinatorClient(loop, metadata, connector, settings, random=random, control=control)
+    control, fetch = (
+        BrokerClient(loop, metadata, connector, settings, random=random, metrics=metrics) for _ in range(2)
+    )
+    coordinator = CoordinatorClient(
+        loop, metadata, connector, settings, random=random, control=control, metrics=metrics
+    )
 
     def apply_change(change: MetadataChange) -> None:
         fetch.apply_change(change)
@@ -116,6 +135,7 @@ def make_group(
     driver: FetchDriver,
     random: Random,
     log: ClientLog,
+    metrics: ConsumerMetrics,
 ) -> ConsumerGroup:
     """Return the group of a consumer with ``group_id``, with its membership."""
     assert config.group_id is not None
@@ -127,6 +147,7 @@ def make_group(
         commit_interval=config.auto_commit_interval_ms / 1000 if config.enable_auto_commit else None,
         request_timeout=config.request_timeout_ms / 1000,
         log=log,
+        metrics=metrics,
     )
     settings = MembershipSettings(
         config.group_id,
@@ -153,5 +174,6 @@ def make_group(
         backoff=backoff,
         random=random,
         log=log,
+        metrics=metrics,
     )
     return group

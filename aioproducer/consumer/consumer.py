@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
+from time import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, Unpack
 
 from aioproducer._client.factory import connector_for
 from aioproducer._client.validation import check_timeout
 from aioproducer._common.client_log import ClientLog
 from aioproducer.config.consumer import ConsumerConfig
 from aioproducer.consumer.connections import fetcher_settings, make_clients, make_group
-from aioproducer.consumer.decoding import SLICE, OnDeserializationError, RecordDecoder
+from aioproducer.consumer.decoding import OnDeserializationError, RecordDecoder
 from aioproducer.consumer.driver import FetchDriver
 from aioproducer.consumer.group import ConsumerGroup
-from aioproducer.consumer.timestamps import offsets_for_times
+from aioproducer.consumer.iteration import RecordIterator
+from aioproducer.consumer.queries import END_OFFSET, FIRST_OFFSET, offsets_at, offsets_for_times, partitions_for
+from aioproducer.consumer.statistics import read_gauges, read_partitions
+from aioproducer.consumer_metrics import ConsumerMetrics, ConsumerMetricsSnapshot
 from aioproducer.core.fetching.fetcher import Fetcher
 from aioproducer.core.fetching.lookups import OffsetAndTimestamp
 from aioproducer.core.fetching.partition import FetchPosition, FetchState
@@ -34,8 +38,15 @@ from aioproducer.errors import (
     WrongCallerError,
 )
 from aioproducer.io.group_member import RebalanceListener
-from aioproducer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
-from aioproducer.record import TopicPartition
+from aioproducer.metrics import Sensor
+from aioproducer.offsets import (
+    MAX_OFFSET,
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    checked_offsets,
+    checked_partition,
+)
+from aioproducer.record import PartitionInfo, TopicPartition
 from aioproducer.transport.base import Connector
 
 if TYPE_CHECKING:
@@ -55,6 +66,8 @@ _OPERATIONS: Final[Mapping[str, LeaveOperation]] = {
 
 DEFAULT_CLOSE_TIMEOUT = 30.0
 """Seconds, as in Java."""
+RECORDS_AHEAD = 500
+"""Records that an iteration decodes at a time, at most."""
 
 
 class Consumer:
@@ -120,7 +133,7 @@ class Consumer:
         on_deserialization_error: OnDeserializationError | None,
     ) -> None:
         self._config = config
-        self._topics = _topics(topics)
+        self._topics = _checked_topics(topics)
         if self._topics and config.group_id is None:
             raise _no_group("topics")
         self._log = ClientLog("Consumer", config.client_id)
@@ -133,7 +146,12 @@ class Consumer:
         # Until then a listener may commit.
         self._has_left = False
         self._is_busy = False
+        # Of the records that were returned, the number that metrics have, and since when others may have been.
+        self._counted = 0
+        self._counted_at = 0.0
+        self._iterator = RecordIterator(self._next_record)
         self._closing: asyncio.Task[None] | None = None
+        self._metrics: ConsumerMetrics
         self._fetcher: Fetcher
         self._driver: FetchDriver
         self._decoder: RecordDecoder
@@ -152,7 +170,9 @@ class Consumer:
             return
         loop = asyncio.get_running_loop()
         random = Random()
-        clients = make_clients(self._config, loop, self._connector, random, self._log)
+        shared = self._config.connection
+        self._metrics = ConsumerMetrics(shared.metrics_num_samples, max(shared.metrics_sample_window_ms, 1))
+        clients = make_clients(self._config, loop, self._connector, random, self._log, self._metrics)
         self._clients = clients
         self._fetcher = Fetcher(fetcher_settings(self._config), clients.control.metadata, random, self._log)
         self._driver = FetchDriver(
@@ -160,8 +180,9 @@ class Consumer:
             self._fetcher,
             clients,
             self._config.request_timeout_ms / 1000,
-            time.time,
+            time,
             self._log,
+            self._metrics,
         )
         self._decoder = RecordDecoder(
             loop,
@@ -173,12 +194,15 @@ class Consumer:
         )
         self._loop = loop
         if self._config.group_id is not None:
-            self._group = make_group(self._config, loop, clients, self._fetcher, self._driver, random, self._log)
+            self._group = make_group(
+                self._config, loop, clients, self._fetcher, self._driver, random, self._log, self._metrics
+            )
             self._membership = self._group.membership
             self._driver.group = self._group
             self._group.start()
             if self._topics:
                 self._group.subscribe(self._topics, None)
+        self._iterator.open(self._fetcher.records, self._membership, loop)
 
     async def close(
         self,
@@ -199,7 +223,7 @@ class Consumer:
 
         Raises:
             ValueError: ``timeout`` is negative or no number, or the operation is unknown.
-            WrongCallerError: a rebalance listener calls this.
+            WrongCallerError: a rebalance listener calls this, or the caller is not on the consumer's event loop.
             Exception: the rebalance listener raised it; everything has ended.
         """
         check_timeout(timeout)
@@ -207,9 +231,12 @@ class Consumer:
         if operation is None:
             names = ", ".join(_OPERATIONS)
             raise ValueError(f"group_membership_operation must be one of {names}, not {group_membership_operation!r}")
+        if self._loop is not None:
+            self._check_loop(self._loop)
         if self._membership is not None:
             self._membership.check_caller("close")
         self._is_closed = True
+        self._iterator.is_open = False
         if self._loop is None:
             return
         if self._closing is None:
@@ -248,9 +275,25 @@ class Consumer:
             raise WrongCallerError(
                 "this consumer is not started: use `async with Consumer(...)`, or await start() first"
             )
-        if asyncio.get_running_loop() is not self._loop:
-            raise WrongCallerError("this consumer belongs to another event loop: create one on this loop")
+        self._check_loop(self._loop)
         return self._loop
+
+    @staticmethod
+    def _check_loop(loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            raise WrongCallerError("call a consumer in the event loop that it was started on") from None
+        if running is not loop:
+            raise WrongCallerError("this consumer belongs to another event loop: create one on this loop")
+
+    def __del__(self) -> None:
+        # After a rejected configuration the attribute is missing.
+        if getattr(self, "_loop", None) is not None and not self._is_closed:
+            warnings.warn(f"{self!r} was not closed: use `async with`, or await close()", ResourceWarning, 2, self)
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self._config.client_id}>"
 
     # Groups
 
@@ -275,7 +318,9 @@ class Consumer:
         """
         self._check()
         group = self._with_group("subscribe")
-        names = topics if isinstance(topics, re.Pattern) else _topics([topics] if isinstance(topics, str) else topics)
+        if isinstance(topics, str):
+            topics = [topics]
+        names = topics if isinstance(topics, re.Pattern) else _checked_topics(topics)
         if not names:
             raise ValueError("subscribe needs at least one topic: call unsubscribe() to read none")
         if isinstance(names, re.Pattern) and not isinstance(names.pattern, str):
@@ -303,6 +348,19 @@ class Consumer:
             self._fetcher.assign((), loop.time())
             self._driver.topics_changed()
 
+    def subscription(self) -> frozenset[str]:
+        """Return the subscribed topics; of a pattern those that it has matched so far.
+
+        After a change to a pattern they are those of before, until the first list of topics has arrived.
+
+        Raises:
+            ConsumerClosedError, WrongCallerError: the consumer is not running on this event loop.
+        """
+        self._check(ends=False)
+        if self._group is None or not self._group.is_subscribed:
+            return frozenset()
+        return self._group.membership.subscription
+
     async def commit(
         self,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
@@ -327,8 +385,9 @@ class Consumer:
         """
         self._check(ends=False)
         group = self._with_group("commit")
-        checked = None if offsets is None else {_partition(name): _offset(offset) for name, offset in offsets.items()}
-        await group.commit(checked, self._api_timeout(timeout))
+        checked = None if offsets is None else checked_offsets(offsets)
+        with self._waiting(self._metrics.commit_wait):
+            await group.commit(checked, self._api_timeout(timeout))
 
     async def committed(
         self, *partitions: TopicPartition | tuple[str, int], timeout: float | None = None
@@ -345,8 +404,9 @@ class Consumer:
         """
         self._check(ends=False)
         group = self._with_group("committed")
-        names = [_partition(each) for each in partitions] or list(self._fetcher.partitions)
-        found = await group.committed(names, self._api_timeout(timeout))
+        names = [checked_partition(each) for each in partitions] or list(self._fetcher.partitions)
+        with self._waiting(self._metrics.committed_wait):
+            found = await group.committed(names, self._api_timeout(timeout))
         return {name: found.get(name) for name in names}
 
     def group_metadata(self) -> ConsumerGroupMetadata:
@@ -360,6 +420,16 @@ class Consumer:
         """
         self._check(ends=False)
         return self._with_group("group_metadata").group_metadata()
+
+    @contextmanager
+    def _waiting(self, sensor: Sensor) -> Iterator[None]:
+        """Record how long the block takes, in nanoseconds."""
+        began = self._driver.now()
+        try:
+            yield
+        finally:
+            now = self._driver.now()
+            sensor.record((now - began) * 1e9, now)
 
     def _with_group(self, call: str) -> ConsumerGroup:
         if self._group is None:
@@ -381,7 +451,7 @@ class Consumer:
             TypeError, ValueError: an element is no topic and partition.
         """
         loop = self._check()
-        wanted = dict.fromkeys([_partition(each) for each in partitions])
+        wanted = dict.fromkeys([checked_partition(each) for each in partitions])
         if self._group is not None and self._group.assigns:
             raise SubscriptionError("topics are subscribed, and the group assigns their partitions: unsubscribe first")
         if self._group is not None:
@@ -400,7 +470,7 @@ class Consumer:
         With the leader epoch of an ``OffsetAndMetadata`` the position is validated first (KIP-320).
 
         Raises:
-            ValueError: the partition is not assigned, or the offset is negative.
+            ValueError: the partition is not assigned, or the offset is negative or has over 63 bits.
         """
         name = self._assigned(partition)
         if isinstance(position, OffsetAndMetadata):
@@ -408,8 +478,8 @@ class Consumer:
             found = FetchPosition(position.offset, epoch)
         else:
             found = FetchPosition(position)
-        if type(found.offset) is not int or found.offset < 0:
-            raise ValueError(f"an offset is an int of at least 0, not {position!r}")
+        if type(found.offset) is not int or not 0 <= found.offset <= MAX_OFFSET:
+            raise ValueError(f"an offset is an int from 0 to {MAX_OFFSET}, not {position!r}")
         self._fetcher.seek(name, found)
         self._driver.wake()
 
@@ -477,18 +547,71 @@ class Consumer:
             timeout: seconds; ``default_api_timeout_ms`` if None.
 
         Raises:
-            ValueError: a timestamp is negative.
+            TypeError, ValueError: a timestamp is no int, or negative.
             KafkaError: a broker rejects the request.
             KafkaTimeoutError: not all leaders answered in time.
         """
         self._check()
         for name, timestamp in timestamps_ms.items():
+            if type(timestamp) is not int:
+                raise TypeError(f"the timestamp of {name} must be an int of milliseconds, not {timestamp!r}")
             if timestamp < 0:
                 raise ValueError(f"the timestamp of {name} must not be negative, but is {timestamp}")
-        wanted = {_partition(name): timestamp for name, timestamp in timestamps_ms.items()}
+        wanted = {checked_partition(name): timestamp for name, timestamp in timestamps_ms.items()}
         level = self._fetcher.settings.isolation_level
         with self._driver.looking_up({name.topic for name in wanted}):
             call = offsets_for_times(self._clients.control, wanted, level, self._api_timeout(timeout))
+            return await self._driver.until_closed(call)
+
+    async def partitions_for(self, topic: str, timeout: float | None = None) -> list[PartitionInfo]:
+        """Return the topic's partitions, ordered by number: what ``assign`` may be called with.
+
+        They may be known from earlier metadata, at most ``metadata_max_age_ms`` old. A topic that does not exist is
+        created if ``allow_auto_create_topics`` and the brokers allow that.
+
+        Args:
+            timeout: seconds; ``default_api_timeout_ms`` if None.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is no such topic.
+            TopicAuthorizationError: the client is not allowed to describe it.
+            KafkaTimeoutError: no broker answered in time.
+        """
+        self._check()
+        (topic,) = _checked_topics([topic])
+        with self._driver.looking_up({topic}):
+            call = partitions_for(self._clients.control, topic, self._api_timeout(timeout))
+            return await self._driver.until_closed(call)
+
+    async def beginning_offsets(
+        self, *partitions: TopicPartition | tuple[str, int], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return the offset of the first record of these partitions, of all assigned ones without arguments.
+
+        Args:
+            timeout: seconds; ``default_api_timeout_ms`` if None.
+
+        Raises:
+            KafkaError, KafkaTimeoutError: as ``offsets_for_times``.
+        """
+        return await self._offsets_at(partitions, FIRST_OFFSET, timeout)
+
+    async def end_offsets(
+        self, *partitions: TopicPartition | tuple[str, int], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return the offset behind the last record, as ``beginning_offsets``. ``read_committed`` ends at the first open
+        transaction.
+        """
+        return await self._offsets_at(partitions, END_OFFSET, timeout)
+
+    async def _offsets_at(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], which: int, timeout: float | None
+    ) -> dict[TopicPartition, int]:
+        self._check()
+        names = [checked_partition(each) for each in partitions] or list(self._fetcher.partitions)
+        level = self._fetcher.settings.isolation_level
+        with self._driver.looking_up({name.topic for name in names}):
+            call = offsets_at(self._clients.control, names, which, level, self._api_timeout(timeout))
             return await self._driver.until_closed(call)
 
     def lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
@@ -529,7 +652,7 @@ class Consumer:
 
     def _assigned(self, partition: TopicPartition | tuple[str, int]) -> TopicPartition:
         self._check(ends=False)
-        name = _partition(partition)
+        name = checked_partition(partition)
         if name not in self._fetcher.partitions:
             raise _not_assigned(name)
         return name
@@ -544,31 +667,42 @@ class Consumer:
         check_timeout(timeout)
         return timeout
 
+    def metrics(self) -> ConsumerMetricsSnapshot:
+        """Return Kafka's metrics by name; ``.partitions`` and ``.nodes`` hold those of each partition and broker.
+
+        They can also be read after ``close``. Call it in the thread of the consumer's event loop.
+
+        Raises:
+            ConsumerClosedError, WrongCallerError: the consumer was not started.
+        """
+        if self._loop is None:
+            self._check()
+        now = self._driver.now()
+        self._count_returned()
+        partitions = read_partitions(self._fetcher, now)
+        gauges = read_gauges(self._clients, self._membership, self._metrics, partitions, now)
+        return self._metrics.snapshot(gauges, partitions, now)
+
     # Records
 
-    def __aiter__(self) -> Self:
-        return self
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        return self._iterator
 
-    async def __anext__(self) -> ConsumerRecord:
+    def __anext__(self) -> Coroutine[Any, Any, ConsumerRecord]:
         """Return the next record, however long it takes.
 
         Raises:
             StopAsyncIteration: the consumer was closed while the call waited.
             KafkaError: as ``poll``.
         """
-        membership = self._membership
-        has_news = membership is not None and membership.has_news
-        if not (self._is_busy or self._is_closed or has_news) and self._loop is not None:
-            # The next record has been decoded already.
-            record = self._fetcher.records.next_one()
-            if record is not None:
-                if membership is not None:
-                    membership.polled_at = self._loop.time()
-                return record
+        return anext(self._iterator)
+
+    async def _next_record(self) -> ConsumerRecord:
+        """Return the next record, which may have to be decoded, or fetched."""
         self._check()
         with self._busy():
             while True:
-                if not await self._wait_ready(SLICE, None):
+                if not await self._wait_ready(RECORDS_AHEAD, None):
                     raise StopAsyncIteration
                 record = self._fetcher.records.take_one()
                 if record is not None:
@@ -579,7 +713,8 @@ class Consumer:
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Return the next records by partition, an empty dict if there are none within ``timeout`` seconds.
 
-        The call returns as soon as there is a record. Records that were returned before count as processed now.
+        The call returns as soon as there is a record; the deserializers of the first one are waited for. Records that
+        were returned before count as processed now.
 
         Args:
             max_records: the most records to return, ``max_poll_records`` if None.
@@ -604,7 +739,9 @@ class Consumer:
                 if self._is_closed:
                     raise _closed()
                 return {}
-            return self._fetcher.records.take(limit)
+            records = self._fetcher.records.take(limit)
+            self._count_returned()
+            return records
 
     async def poll_arrow(self, timeout: float = 0.0, max_records: int | None = None) -> pyarrow.RecordBatch:
         """Return the next records as an Arrow record batch, without rows if there are none within ``timeout`` seconds.
@@ -629,7 +766,9 @@ class Consumer:
         with self._busy():
             if not await self._wait_ready(limit, timeout, self._decoder.prepare_columns) and self._is_closed:
                 raise _closed()
-            return record_batch(self._decoder.take_columns())
+            columns = self._decoder.take_columns()
+            self._count_returned()
+            return record_batch(columns)
 
     def _limit(self, max_records: int | None) -> int:
         if max_records is None:
@@ -646,6 +785,7 @@ class Consumer:
         prepare = prepare or self._decoder.prepare
         deadline = None if timeout is None else loop.time() + timeout
         fetcher.records.mark_processed()
+        self._count_returned()
         if group is not None:
             group.membership.polled_at = loop.time()
         while not self._is_closed:
@@ -656,6 +796,7 @@ class Consumer:
                     return False
                 continue
             if await prepare(limit):
+                self._counted_at = loop.time()
                 return True
             if self._is_closed or (group is not None and group.has_news):
                 # It came while a record was deserialized, or a batch decompressed: this call did not wait for it.
@@ -668,6 +809,7 @@ class Consumer:
             if left is not None and left <= 0:
                 # A caller that polls without a timeout must not keep the loop from receiving records.
                 await asyncio.sleep(0)
+                self._counted_at = loop.time()
                 return bool(await prepare(limit))
             if group is None:
                 await driver.wait(left)
@@ -685,6 +827,13 @@ class Consumer:
             membership.is_waiting = False
             membership.polled_at = self._driver.now()
 
+    def _count_returned(self) -> None:
+        returned, now = self._fetcher.records.returned, self._driver.now()
+        if returned != self._counted:
+            self._metrics.records_returned(returned - self._counted, self._counted_at, now)
+            self._counted = returned
+        self._counted_at = now
+
     def _raise_client_error(self) -> None:
         error = self._driver.take_error()
         if error is not None:
@@ -695,17 +844,19 @@ class Consumer:
         if self._is_busy:
             raise WrongCallerError("another task waits for records of this consumer: use one consumer for each task")
         self._is_busy = True
+        self._iterator.is_open = False
         try:
             yield
         finally:
             self._is_busy = False
+            self._iterator.is_open = not self._is_closed
 
 
 def _no_group(call: str) -> ConfigurationError:
     return ConfigurationError(f"{call} needs group_id: pass it to Consumer(...), or assign partitions")
 
 
-def _topics(names: Iterable[str]) -> tuple[str, ...]:
+def _checked_topics(names: Iterable[str]) -> tuple[str, ...]:
     checked = tuple(names)
     for name in checked:
         if not isinstance(name, str):
@@ -715,24 +866,9 @@ def _topics(names: Iterable[str]) -> tuple[str, ...]:
     return checked
 
 
-def _offset(value: int | OffsetAndMetadata) -> OffsetAndMetadata:
-    return value if isinstance(value, OffsetAndMetadata) else OffsetAndMetadata(value)
-
-
 def _closed() -> ConsumerClosedError:
     return ConsumerClosedError("this consumer is closed: create a new one")
 
 
 def _not_assigned(name: TopicPartition) -> ValueError:
     return ValueError(f"partition {name} is not assigned: pass it to assign() first")
-
-
-def _partition(value: TopicPartition | tuple[str, int]) -> TopicPartition:
-    if not isinstance(value, tuple) or len(value) != 2:
-        raise TypeError(f"a partition is a TopicPartition or a pair of topic and partition, not {value!r}")
-    topic, partition = value
-    if not isinstance(topic, str) or type(partition) is not int:
-        raise TypeError(f"a partition is a pair of str and int, not {value!r}")
-    if not topic or partition < 0:
-        raise ValueError(f"a partition has a topic and a number of at least 0, not {value!r}")
-    return TopicPartition(topic, partition)

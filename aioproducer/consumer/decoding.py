@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from aioproducer.core.fetching.buffer import decompressed
 from aioproducer.core.fetching.columns import RecordColumns
@@ -22,18 +22,21 @@ if TYPE_CHECKING:
     from aioproducer.core.fetching.records import ConsumerRecord
     from aioproducer.wire.record_batch import RecordBatch
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 OnDeserializationError: TypeAlias = Callable[[RecordDeserializationError], Awaitable[object] | object]
 """Receives the error of a record that cannot be deserialized. If it returns, or its awaitable does, the record is
 skipped; its exception goes to the caller."""
 
 LONGEST_TURN = 0.0005
 """Seconds after which the loop runs others before further records are decoded."""
+LONGEST_WAIT = 0.01
+"""Seconds that asynchronous deserializers may take for further records once one is ready."""
 SLICE = 100
 """Records that are decoded at a time."""
 SLICE_BYTES = 256 * 1024
 """Bytes of records that are decoded at a time, or one record."""
-THREAD_BYTES = 64 * 1024
-"""Compressed bytes from which a batch is decompressed in a thread: below, waking a thread takes longer."""
 MAX_WORKERS = 2
 COLUMN_BYTES = 2 * 1024 * 1024
 """Bytes of keys and values that are copied into columns at a time, as long as a turn of the loop may take."""
@@ -67,6 +70,8 @@ class RecordDecoder:
         # The batch that a thread decompresses: a cancelled call leaves it to the next one.
         self._decompressing: tuple[RecordBatch, asyncio.Future[bytes | memoryview]] | None = None
         self._turn_began = perf_counter()
+        # Set by the first asynchronous deserializer of a call.
+        self._waits_until: float | None = None
         self.columns = RecordColumns()
         """What ``take_columns`` returns."""
 
@@ -78,14 +83,17 @@ class RecordDecoder:
     async def prepare(self, limit: int) -> int:
         """Make up to ``limit`` records ready if they are prefetched; return how many are.
 
-        They are fewer if they occupy their part of the memory. A cancelled call loses no record.
+        They are fewer if they occupy their part of the memory, or if asynchronous deserializers take long. A cancelled
+        call loses no record.
 
         Raises:
             RecordDeserializationError: the next record cannot be deserialized, and none before it is ready.
             ConfigurationError: the codec's library is not installed, likewise.
         """
         records, buffer = self._fetcher.records, self._fetcher.buffer
+        decode = records.decode if self.is_plain else records.decode_raw
         self._room_again()
+        self._waits_until = None
         count = records.ready_count()
         while count < limit and (count == 0 or buffer.may_decode):
             batches = records.next_batches()
@@ -93,20 +101,20 @@ class RecordDecoder:
                 break
             step = min(limit - count, SLICE)
             try:
-                if not self._read(batches, step):
-                    await self._decompress_in_thread(batches)
-                elif self.is_plain:
-                    count += records.all_ready(batches)
-                else:
+                if not self._decoded(decode, step, SLICE_BYTES):
+                    await self._decompress_in_thread()
+                elif not self.is_plain:
                     await self._deserialize(batches, step)
-                    count = records.ready_count()
+                    if batches.is_batch_read():
+                        records.end_turn(batches)
             except KafkaError:
                 if not records.ready:
                     raise
                 # The caller first gets the records before it; the next call meets it again.
                 break
-            if batches.is_batch_read:
-                records.end_turn(batches)
+            count = records.ready_count()
+            if count and self._waits_long():
+                break
             if perf_counter() - self._turn_began > LONGEST_TURN:
                 await asyncio.sleep(0)
                 self.turn_begins()
@@ -127,12 +135,9 @@ class RecordDecoder:
         while self.columns.count < limit and self.columns.size < COLUMN_BYTES and (ready := records.take_one()):
             # A call for records was cancelled, or has returned fewer.
             self.columns.append_record(ready)
-        while self.columns.count < limit and self.columns.size < COLUMN_BYTES:
-            batches = records.next_batches()
-            if batches is None:
-                break
+        while self.columns.count < limit and self.columns.size < COLUMN_BYTES and records.next_batches() is not None:
             try:
-                is_read = self._read_columns(batches, limit)
+                is_read = self._decoded(records.decode_columns, self.columns, limit, COLUMN_BYTES)
             except KafkaError:
                 if not self.columns.count:
                     raise
@@ -141,7 +146,7 @@ class RecordDecoder:
             if not is_read:
                 if self.columns.count:
                     break
-                await self._decompress_in_thread(batches)
+                await self._decompress_in_thread()
             elif not self.columns.count and perf_counter() - self._turn_began > LONGEST_TURN:
                 await asyncio.sleep(0)
                 self.turn_begins()
@@ -152,22 +157,21 @@ class RecordDecoder:
         columns, self.columns = self.columns, RecordColumns()
         return columns
 
-    def _read_columns(self, batches: FetchedBatches, limit: int) -> bool:
-        """As ``_read``, into ``columns``."""
-        records, columns = self._fetcher.records, self.columns
+    def _decoded(self, decode: Callable[P, bool], *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Call a function of ``RecordTurns``, which returns False if a thread must decompress; drop a corrupt batch."""
+        records = self._fetcher.records
         try:
-            if not self._open(batches):
-                return False
-            if batches.reader is not None:
-                records.read_columns(batches, columns, limit - columns.count, COLUMN_BYTES - columns.size)
-                if batches.is_batch_read:
-                    records.end_turn(batches)
+            return decode(*args, **kwargs)
         except ProtocolError as error:
+            batches = records.next_batches()
+            assert batches is not None
             self._fetcher.corrupt(batches, error)
-        return True
+            return True
+        finally:
+            self._room_again()
 
     def _room_again(self) -> None:
-        """Let requests go on that may have waited for the memory of records which the caller has taken."""
+        """Let requests go on that may have waited for memory: of records that the caller has taken, or of responses."""
         buffer = self._fetcher.buffer
         if buffer.has_room_again:
             buffer.has_room_again = False
@@ -177,46 +181,10 @@ class RecordDecoder:
         """Note that the loop has just run others."""
         self._turn_began = perf_counter()
 
-    def _read(self, batches: FetchedBatches, limit: int) -> bool:
-        """Decode at most ``limit`` further records, or drop ``batches`` at their end or if they are corrupt.
-
-        Return False if the open batch must be decompressed in a thread first.
-        """
-        try:
-            if not self._open(batches):
-                return False
-            if batches.reader is not None and not batches.raw:
-                batches.read(limit, SLICE_BYTES)
-        except ProtocolError as error:
-            self._fetcher.corrupt(batches, error)
-        return True
-
-    def _open(self, batches: FetchedBatches) -> bool:
-        """Open the next batch, with its body, if the batch before was read; drop ``batches`` at their end.
-
-        Return False if the open batch must be decompressed in a thread first.
-
-        Raises:
-            ProtocolError: the batch is corrupt.
-        """
-        fetcher = self._fetcher
-        if batches.batch is None or batches.is_batch_read:
-            was_full = fetcher.is_full(batches.partition)
-            if batches.open_batch() is None:
-                fetcher.records.finish(batches)
-                self._freed()
-                return True
-            if was_full and not fetcher.is_full(batches.partition):
-                self._freed()
-        batch = batches.batch
-        if batches.reader is None and batch is not None:
-            if batch.compression_id and batch.size_in_bytes >= THREAD_BYTES:
-                return False
-            batches.set_body(decompressed(batch))
-        return True
-
-    async def _decompress_in_thread(self, batches: FetchedBatches) -> None:
-        """Decompress the open batch in a thread, or here if the system has no more threads."""
+    async def _decompress_in_thread(self) -> None:
+        """Decompress the batch whose turn it is in a thread, or here if the system has no more threads."""
+        batches = self._fetcher.records.next_batches()
+        assert batches is not None
         batch = batches.batch
         assert batch is not None
         if self._decompressing is None or self._decompressing[0] is not batch:
@@ -257,6 +225,15 @@ class RecordDecoder:
 
     # Deserializers
 
+    def _waits_long(self) -> bool:
+        """Return whether asynchronous deserializers have taken so long that the caller gets what is ready."""
+        return self._waits_until is not None and self._loop.time() >= self._waits_until
+
+    async def _await(self, result: Awaitable[T]) -> T:
+        if self._waits_until is None:
+            self._waits_until = self._loop.time() + LONGEST_WAIT
+        return await result
+
     async def _deserialize(self, batches: FetchedBatches, limit: int) -> None:
         for _ in range(min(limit, len(batches.raw))):
             record = batches.raw[0]
@@ -277,6 +254,8 @@ class RecordDecoder:
             if batches.is_dropped:
                 return
             self._fetcher.records.record_ready(batches, record)
+            if self._waits_long():
+                return
 
     async def _deserialized(self, record: ConsumerRecord) -> ConsumerRecord:
         key, value = record.key, record.value
@@ -285,12 +264,12 @@ class RecordDecoder:
             if self._key is not None:
                 key = self._key(record.topic, key, record.headers)
                 if inspect.isawaitable(key):
-                    key = await key
+                    key = await self._await(key)
             is_key = False
             if self._value is not None:
                 value = self._value(record.topic, value, record.headers)
                 if inspect.isawaitable(value):
-                    value = await value
+                    value = await self._await(value)
         except Exception as error:
             raise _failure(record, is_key, error) from error
         return record._replace(key=key, value=value)

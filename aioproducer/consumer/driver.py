@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from aioproducer.consumer_metrics import ConsumerMetrics
 from aioproducer.core.fetching.lookups import PlannedLookup, PlannedReset, PositionLookups
 from aioproducer.core.fetching.partition import FetchPosition
-from aioproducer.errors import ConsumerClosedError, KafkaError, NetworkError
+from aioproducer.errors import ConsumerClosedError, KafkaError, NetworkError, UnknownTopicOrPartitionError
 from aioproducer.protocol.messages.offsets import ListOffsetsResponse, OffsetForLeaderEpochResponse
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class FetchDriver:
 
     Args:
         wall_clock: returns seconds since 1970.
+        metrics: of the consumer.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class FetchDriver:
         request_timeout: float,
         wall_clock: Callable[[], float],
         log: ClientLog,
+        metrics: ConsumerMetrics | None = None,
     ) -> None:
         self._loop = loop
         self._fetcher = fetcher
@@ -54,17 +57,23 @@ class FetchDriver:
         self._request_timeout = request_timeout
         self._wall_clock = wall_clock
         self._log = log
+        self._metrics = metrics or ConsumerMetrics()
         self.group: GroupOffsets | None = None
         """The group whose committed offsets the partitions begin at."""
         self._looked_up: Counter[str] = Counter()
         self._has_new_topics = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        # A dict keeps the order in which tasks are cancelled. A set's order depends on addresses, so that a simulation
+        # could not be replayed.
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._metadata_task: asyncio.Task[None] | None = None
         self._committed_task: asyncio.Task[None] | None = None
+        # Topics that did not exist in the last response, and those of them that were warned of.
+        self._missing: frozenset[str] = frozenset()
+        self._warned_of: frozenset[str] = frozenset()
         self._pass: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
-        self._calls: set[asyncio.Task[Any]] = set()
+        self._calls: dict[asyncio.Task[Any], None] = {}
         self._is_closed = False
         self.error: BaseException | None = None
         """An error of the whole client, raised once to the next caller that asks."""
@@ -137,9 +146,12 @@ class FetchDriver:
 
     def _retain_topics(self) -> None:
         self._has_new_topics = False
-        watched = frozenset() if self.group is None else self.group.watched_topics
+        self._fetcher.metadata.retain_topics(self._read_topics() | self._looked_up.keys())
+
+    def _read_topics(self) -> set[str]:
+        """Return the topics of the assigned partitions, and those that the group watches."""
         assigned = {name.topic for name in self._fetcher.partitions}
-        self._fetcher.metadata.retain_topics(assigned | watched | self._looked_up.keys())
+        return assigned if self.group is None else assigned | self.group.watched_topics
 
     def _initialize(self) -> None:
         names = self._fetcher.uninitialized()
@@ -153,12 +165,12 @@ class FetchDriver:
 
     def _start(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine, name=name)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.error = error
         if not self._is_closed:
@@ -169,6 +181,7 @@ class FetchDriver:
 
     async def _fetch(self, plan: PlannedFetch) -> None:
         timeout = self._request_timeout + plan.request.max_wait_ms / 1000
+        began = self._loop.time()
         try:
             response = await self._clients.fetch.request(
                 plan.request, node_id=plan.node_id, highest=plan.highest, timeout=timeout
@@ -177,7 +190,15 @@ class FetchDriver:
             self._log.info("Fetch from broker %d: %s", plan.node_id, error)
             self._fetcher.fetch_failed(plan, error, self._loop.time())
             return
-        change = self._fetcher.fetch_answered(plan, response, self._loop.time())
+        now, before = self._loop.time(), self._fetcher.received_bytes
+        change = self._fetcher.fetch_answered(plan, response, now)
+        node = self._clients.fetch.node(plan.node_id)
+        sensors = None if node is None else node.sensors
+        size = self._fetcher.received_bytes - before
+        self._metrics.fetched(sensors, size, response.throttle_time_ms, began, now)
+        if self._fetcher.records.next_batches() is not None:
+            # Two iterations of the loop earlier than the pass would.
+            self.wake_waiters()
         if change:
             for client in self._clients:
                 client.apply_change(change)
@@ -205,6 +226,19 @@ class FetchDriver:
             if not error.retriable:
                 raise
             self._log.info("Metadata: %s", error)
+        else:
+            self._warn_of_missing_topics()
+
+    def _warn_of_missing_topics(self) -> None:
+        """Log each topic that two responses in a row lack: one broker may lag behind, or create it just now."""
+        metadata = self._fetcher.metadata
+        missing = frozenset(
+            name for name in self._read_topics() if metadata.topic_error(name) == UnknownTopicOrPartitionError.code
+        )
+        for name in sorted(missing & self._missing - self._warned_of):
+            self._log.warning("The topic %r does not exist: nothing is read of it until it does", name)
+        self._warned_of = missing & (self._missing | self._warned_of)
+        self._missing = missing
 
     async def _ask_group(self, group: GroupOffsets, partitions: list[AssignedPartition]) -> None:
         names = [each.name for each in partitions]
@@ -232,9 +266,13 @@ class FetchDriver:
             return
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append(waiter)
+        # asyncio.wait would take an iteration of the loop more.
+        timer = None if timeout is None else self._loop.call_later(timeout, _resolve, waiter)
         try:
-            await asyncio.wait([waiter], timeout=timeout)
+            await waiter
         finally:
+            if timer is not None:
+                timer.cancel()
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
 
@@ -249,8 +287,8 @@ class FetchDriver:
             ConsumerClosedError: the consumer was closed meanwhile.
         """
         task = self._loop.create_task(call)
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        self._calls[task] = None
+        task.add_done_callback(self._calls.pop)
         try:
             return await task
         except asyncio.CancelledError:
@@ -263,8 +301,7 @@ class FetchDriver:
         """Let the calls that wait check their conditions."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            _resolve(waiter)
 
     def take_error(self) -> BaseException | None:
         """Return an error of the whole client, once."""
@@ -317,6 +354,11 @@ class FetchDriver:
             await self._clients.fetch.request(request, node_id=node_id, timeout=timeout)
         except KafkaError as error:
             self._log.info("The fetch session of broker %d was not ended: %s", node_id, error)
+
+
+def _resolve(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _is_running(task: asyncio.Task[None] | None) -> bool:

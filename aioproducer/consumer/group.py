@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from aioproducer.consumer.positions import CommitLedger, delivered_positions, processed_positions
+from aioproducer.consumer_metrics import ConsumerMetrics
 from aioproducer.errors import (
     AuthenticationError,
     AuthorizationError,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from aioproducer.core.fetching.fetcher import Fetcher
     from aioproducer.core.membership.events import LeaveOperation
     from aioproducer.core.transactions.requests import Result
+    from aioproducer.metrics import Sensor
     from aioproducer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
     from aioproducer.record import TopicPartition
 
@@ -67,6 +69,7 @@ class ConsumerGroup(RebalanceListener):
         commit_interval: float | None,
         request_timeout: float,
         log: ClientLog,
+        metrics: ConsumerMetrics | None = None,
     ) -> None:
         self._loop = loop
         self._fetcher = fetcher
@@ -74,6 +77,7 @@ class ConsumerGroup(RebalanceListener):
         self._commit_interval = commit_interval
         self._request_timeout = request_timeout
         self._log = log
+        self._metrics = metrics or ConsumerMetrics()
         self._ledger = CommitLedger()
         self._listener = RebalanceListener()
         self._timer: asyncio.TimerHandle | None = None
@@ -152,15 +156,22 @@ class ConsumerGroup(RebalanceListener):
             if not self._is_closing:
                 wait = min(wait, self.membership.revocation_time() * _COMMIT_PART)
             await self._commit_processed(wait)
-        await self._listener.on_revoked(partitions)
+        await self._timed(self._listener.on_revoked(partitions), self._metrics.revoked_latency)
 
     async def on_assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Run the caller's ``on_assigned``."""
-        await self._listener.on_assigned(partitions)
+        await self._timed(self._listener.on_assigned(partitions), self._metrics.assigned_latency)
 
     async def on_lost(self, partitions: Collection[TopicPartition]) -> None:
         """Run the caller's ``on_lost``."""
-        await self._listener.on_lost(partitions)
+        await self._timed(self._listener.on_lost(partitions), self._metrics.lost_latency)
+
+    async def _timed(self, call: Awaitable[None], latency: Sensor) -> None:
+        """Wait for a call of the caller's listener, and record how long it took."""
+        began = self._loop.time()
+        await call
+        now = self._loop.time()
+        latency.record((now - began) * 1000, now)
 
     # Requests for records
 
@@ -316,10 +327,12 @@ class ConsumerGroup(RebalanceListener):
         self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._commit_interval is not None and not self.is_subscribed and timeout > 0:
-            # A member commits when its partitions are revoked.
-            await self._commit_processed(timeout)
-        await self.membership.close(max(deadline - self._loop.time(), 0.0), operation)
+        try:
+            if self._commit_interval is not None and not self.is_subscribed and timeout > 0:
+                # A member commits when its partitions are revoked.
+                await self._commit_processed(timeout)
+        finally:
+            await self.membership.close(max(deadline - self._loop.time(), 0.0), operation)
 
 
 def _may_pass(error: KafkaError) -> bool:

@@ -49,6 +49,11 @@ class Membership(Protocol):
         """Begin to send requests."""
         ...
 
+    @property
+    def subscription(self) -> frozenset[str]:
+        """The subscribed topics; of a pattern those that it has matched so far."""
+        ...
+
     def subscribe(self, topics: frozenset[str]) -> None:
         """Join the group, and read these topics."""
         ...

@@ -101,12 +101,17 @@ def committable(position: FetchPosition) -> OffsetAndMetadata:
 
 
 def processed_positions(partitions: Iterable[AssignedPartition]) -> dict[TopicPartition, FetchPosition]:
-    """Return behind which record each partition is processed; one without a position yet is missing."""
-    return {each.name: each.processed for each in partitions if each.processed is not None}
+    """Return behind which record each partition is processed; those without a position yet, or a topic, are missing.
+
+    Once a deleted topic is created again, the group would accept a position in the old one.
+    """
+    return {each.name: each.processed for each in partitions if each.processed is not None and not each.is_missing}
 
 
 def delivered_positions(partitions: Iterable[AssignedPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the position behind the last returned record of each partition, as a group commits it."""
     return {
-        each.name: committable(each.position) for each in partitions if each.position is not None and each.has_position
+        each.name: committable(each.position)
+        for each in partitions
+        if each.position is not None and each.has_position and not each.is_missing
     }

@@ -6,12 +6,12 @@ A face of the consumer's fetcher: without a group and without commits, for one t
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from datetime import datetime
 from random import Random
+from time import time
 from types import TracebackType
-from typing import Literal, NamedTuple, Self, TypeAlias, Unpack
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, Unpack
 
 from aioproducer import config as configuration
 from aioproducer._common.client_log import ClientLog
@@ -27,6 +27,7 @@ from aioproducer.config import ProducerConfig
 from aioproducer.consumer.connections import Clients, connect
 from aioproducer.consumer.decoding import RecordDecoder
 from aioproducer.consumer.driver import SESSION_END_TIMEOUT, FetchDriver
+from aioproducer.consumer.iteration import RecordIterator
 from aioproducer.core.fetching.fetcher import OFFSET_OUT_OF_RANGE, Fetcher, FetcherSettings
 from aioproducer.core.fetching.partition import AssignedPartition, FetchPosition
 from aioproducer.core.fetching.records import ConsumerRecord
@@ -183,6 +184,7 @@ class Reader:
         self._limits = limits
         self._is_running = False
         self._is_iterated = False
+        self._iterator = RecordIterator(self._next_record)
         self._closing: asyncio.Task[None] | None = None
         self._clients: Clients
         self._fetcher: Fetcher
@@ -268,7 +270,7 @@ class Reader:
 
     def _start_fetching(self, loop: asyncio.AbstractEventLoop, random: Random) -> None:
         self._fetcher = Fetcher(self._settings, self._clients.control.metadata, random, self._log)
-        self._driver = FetchDriver(loop, self._fetcher, self._clients, self._timeout, time.time, self._log)
+        self._driver = FetchDriver(loop, self._fetcher, self._clients, self._timeout, time, self._log)
         self._decoder = RecordDecoder(loop, self._fetcher, None, None, None, self._driver.wake)
         names = [TopicPartition(self._topic, partition) for partition in self._stops]
         self._fetcher.assign(names, loop.time())
@@ -276,12 +278,13 @@ class Reader:
             self._fetcher.partitions[name].stop = self._stops[name.partition]
             self._fetcher.seek(name, FetchPosition(self._positions[name.partition]))
         self._is_running = True
+        self._iterator.open(self._fetcher.records, None, loop)
         self._driver.wake()
 
     async def close(self) -> None:
         """End every connection. Records that were not returned are dropped; a call that waits for them ends."""
         if self._is_running:
-            self._is_running = False
+            self._is_running = self._iterator.is_open = False
             self._closing = asyncio.get_running_loop().create_task(self._close(), name="aioproducer-reader-close")
         if self._closing is not None:
             # Cancelling this call does not stop the closing.
@@ -324,14 +327,13 @@ class Reader:
 
     # Reading
 
-    def __aiter__(self) -> Self:
-        return self
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        return self._iterator
 
-    async def __anext__(self) -> ConsumerRecord:
-        if self._is_running:
-            record = self._fetcher.records.next_one()
-            if record is not None:
-                return record
+    def __anext__(self) -> Coroutine[Any, Any, ConsumerRecord]:
+        return anext(self._iterator)
+
+    async def _next_record(self) -> ConsumerRecord:
         if not self._is_iterated:
             self._check_started()
             self._is_iterated = True

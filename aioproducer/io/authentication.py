@@ -187,9 +187,11 @@ class Session:
         self._renewal_retry = min(2 * self._renewal_retry, MAX_RENEWAL_RETRY)
 
     def _begin_renewal(self, authenticator: Authenticator, now: float) -> None:
+        # Also if it cannot begin now: a renewal that stays due keeps `run` going round, and where the credentials are
+        # there at once, it never returns to the loop. The end of the authentication in progress sets the next one.
+        self._renewal_due = math.inf
         if self._connection.state is ConnectionState.READY:
             self._authenticator = authenticator
-            self._renewal_due = math.inf
             self._renewal_retry = RENEWAL_RETRY
             self._logged = None
             self.is_renewal = True

@@ -19,6 +19,7 @@ from aioproducer.errors import (
     AuthenticationError,
     KafkaError,
     KafkaTimeoutError,
+    LeaderNotAvailableError,
     NetworkError,
     UnknownTopicOrPartitionError,
     broker_error,
@@ -27,18 +28,24 @@ from aioproducer.hooks import Hooks
 from aioproducer.io.dialing import NodeSettings
 from aioproducer.io.node import InternalRequest, NodeConnection, NodeOwner
 from aioproducer.io.node_pool import NodePool
-from aioproducer.metrics import Metrics
+from aioproducer.metrics import ConnectionMetrics
 from aioproducer.protocol import ApiKey, Request, Response
-from aioproducer.protocol.messages.metadata import MetadataResponse
+from aioproducer.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from aioproducer.transport.base import Connector
 
 R = TypeVar("R", bound=Response)
+
+# Before this version of Metadata an empty list meant all topics.
+_NO_TOPICS_FROM = 1
 
 
 class BrokerClient(NodeOwner):
     """Requests to the nodes of a cluster, each awaited for its response.
 
     Connections are made when first needed. The client belongs to one event loop, and ``close`` ends it.
+
+    Args:
+        metrics: of its connections; clients may share them.
     """
 
     def __init__(
@@ -49,13 +56,16 @@ class BrokerClient(NodeOwner):
         settings: NodeSettings,
         *,
         random: Random,
+        metrics: ConnectionMetrics | None = None,
     ) -> None:
         super().__init__()
         self.metadata = metadata
         self._loop = loop
         self._log = settings.log
         self._random = random
-        self._pool = NodePool(loop, metadata, self, connector, settings, Metrics(2, 30_000), Hooks(), random)
+        self._pool = NodePool(
+            loop, metadata, self, connector, settings, metrics or ConnectionMetrics(), Hooks(), random
+        )
         self._changed = loop.create_future()
         self._renewing = asyncio.Lock()
         self.on_change: Callable[[MetadataChange], object] | None = None
@@ -86,8 +96,8 @@ class BrokerClient(NodeOwner):
         """
         try:
             async with asyncio.timeout(timeout):
-                node = await self._any_usable() if node_id is None else await self._usable(node_id)
-                completed = await self._send(node, request, lowest, highest, timeout)
+                node, now = await self._any_usable() if node_id is None else await self._usable(node_id)
+                completed = await self._send(node, now, request, lowest, highest, timeout)
         except TimeoutError as error:
             if isinstance(error, KafkaError):
                 raise
@@ -103,7 +113,7 @@ class BrokerClient(NodeOwner):
         return KafkaTimeoutError(f"No broker answered within {timeout:.3g} s.")
 
     async def _send(
-        self, node: NodeConnection, request: Request[R], lowest: int, highest: int, timeout: float
+        self, node: NodeConnection, now: float, request: Request[R], lowest: int, highest: int, timeout: float
     ) -> Completed:
         answer: asyncio.Future[Completed] = self._loop.create_future()
 
@@ -118,10 +128,15 @@ class BrokerClient(NodeOwner):
         api_key = request.schema.api_key
         assert api_key is not None
         version = node.negotiate(api_key, highest, lowest)
-        node.send(request, InternalRequest(answered, failed), self._loop.time(), version=version, timeout=timeout)
+        node.send(request, InternalRequest(answered, failed), now, version=version, timeout=timeout)
         return await answer
 
     # Nodes
+
+    @property
+    def connection_count(self) -> int:
+        """Number of open connections."""
+        return sum(node.connected for node in self._pool.nodes.values())
 
     def node_ready(self, node: NodeConnection) -> None:
         self._pool.node_ready(node)
@@ -153,8 +168,8 @@ class BrokerClient(NodeOwner):
         """Return the latest reason why a broker could not be reached, for error messages."""
         return self._pool.last_error()
 
-    async def _usable(self, node_id: int) -> NodeConnection:
-        """Return the node once it can take a request.
+    async def _usable(self, node_id: int) -> tuple[NodeConnection, float]:
+        """Return the node once it can take a request, and the time at which it can: a moment later its session may end.
 
         Raises:
             NetworkError: metadata does not list it.
@@ -167,7 +182,7 @@ class BrokerClient(NodeOwner):
                 raise NetworkError(f"the cluster no longer lists broker {node_id}")
             now = self._loop.time()
             if node.can_send(now):
-                return node
+                return node, now
             # While an attempt is in progress, the error is that of the connection before.
             has_failed = node.last_attempt >= began and not node.connected and not node.is_connecting
             if node.last_error is not None and has_failed:
@@ -175,8 +190,8 @@ class BrokerClient(NodeOwner):
             node.request_connection()
             await self._wait_changed([node], now)
 
-    async def _any_usable(self) -> NodeConnection:
-        """Return a node once it can take a request.
+    async def _any_usable(self) -> tuple[NodeConnection, float]:
+        """Return a node once it can take a request, and the time at which it can.
 
         Raises:
             AuthenticationError: a broker has rejected the client, and none serves it.
@@ -186,7 +201,7 @@ class BrokerClient(NodeOwner):
             now = self._loop.time()
             node = self._least_loaded(now)
             if node is not None:
-                return node
+                return node, now
             self._raise_if_rejected(began)
             await self._wait_changed(list(self._pool.nodes.values()), now)
 
@@ -250,6 +265,30 @@ class BrokerClient(NodeOwner):
                 raise
             raise self._too_late(timeout) from None
 
+    async def broker_ids(self, timeout: float) -> list[int]:
+        """Return the ids of the brokers that the cluster has now.
+
+        Metadata is renewed for a broker that it does not list with this address, and only then: while nothing changes,
+        each renewal waits longer than the one before.
+
+        Raises:
+            LeaderNotAvailableError: the broker that has answered knows of none, as it has just started.
+            KafkaError: as ``request``.
+        """
+        deadline = self._loop.time() + timeout
+        response = await self.request(MetadataRequest(topics=[]), lowest=_NO_TOPICS_FROM, timeout=timeout)
+        if response.error_code:
+            raise broker_error(response.error_code)
+        if not response.brokers:
+            raise LeaderNotAvailableError("The broker's metadata lists no brokers: the broker is starting.")
+        if not all(self._is_listed(broker) for broker in response.brokers):
+            await self.renew_metadata(max(deadline - self._loop.time(), 0))
+        return [broker.node_id for broker in response.brokers]
+
+    def _is_listed(self, broker: MetadataResponseBroker) -> bool:
+        node = self.metadata.nodes.get(broker.node_id)
+        return node is not None and (node.host, node.port) == (broker.host, broker.port)
+
     async def update_metadata(self, timeout: float) -> None:
         """Send the Metadata request that is due and apply its response; return at once if none is due.
 
@@ -278,11 +317,11 @@ class BrokerClient(NodeOwner):
 
     async def _send_metadata(self, timeout: float) -> None:
         metadata = self.metadata
-        node = await self._any_usable()
+        node, now = await self._any_usable()
         version = node.negotiate(ApiKey.METADATA)
-        request = metadata.build_request(self._loop.time())
+        request = metadata.build_request(now)
         try:
-            completed = await self._send(node, request, 0, version, timeout)
+            completed = await self._send(node, now, request, 0, version, timeout)
         except BaseException as error:
             # A cancelled call leaves metadata as if it had not been requested.
             reason = error if isinstance(error, KafkaError) else KafkaTimeoutError("the caller stopped waiting")

@@ -6,7 +6,7 @@ from aioproducer.core.batching.producer_state cimport ProducerState
 from aioproducer.core.requests.retry cimport Attempts
 from aioproducer.core.requests.slots cimport InternalQueue
 from aioproducer.io.node cimport NodeConnection
-from aioproducer.metrics cimport Metrics
+from aioproducer.metrics cimport ProducerMetrics
 
 
 cdef class Cluster:
@@ -19,7 +19,7 @@ cdef class Cluster:
     cdef ProducerState _producer_state
     cdef double _setup_timeout
     cdef object _log
-    cdef Metrics _metrics
+    cdef ProducerMetrics _metrics
     cdef object _hooks
     cdef object _random
     cdef object _wake

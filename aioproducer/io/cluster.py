@@ -27,7 +27,7 @@ from aioproducer.hooks import Hooks
 from aioproducer.io.dialing import NodeSettings
 from aioproducer.io.node import InternalRequest, NodeConnection, NodeOwner
 from aioproducer.io.node_pool import NodePool
-from aioproducer.metrics import Metrics
+from aioproducer.metrics import ProducerMetrics
 from aioproducer.protocol import Buffer, Request, Response
 from aioproducer.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from aioproducer.protocol.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
@@ -81,7 +81,7 @@ class Cluster:
         node_settings: NodeSettings,
         retry_backoff: ExponentialBackoff,
         *,
-        metrics: Metrics,
+        metrics: ProducerMetrics,
         hooks: Hooks,
         random: Random,
         wake: Callable[[], None],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from aioproducer.core.transactions.requests import KEYS_FROM, CoordinatorType
@@ -34,13 +35,26 @@ async def look_up_coordinators(
     """Return the id of the node that coordinates each group or transactional id, or the error of the lookup.
 
     Any node answers, one request if possible. The caller keeps the result until a coordinator answers that it is none
-    any more.
+    any more. A new client has the bootstrap addresses only: it requests metadata then, as a request to a node that
+    metadata does not list fails.
 
     Raises:
         KafkaError: there was no response.
     """
     if not keys:
         return {}
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    found = await _look_up(client, coordinator, keys, timeout)
+    nodes = [each for each in found.values() if not isinstance(each, KafkaError)]
+    if not all(node_id in client.metadata.nodes for node_id in nodes):
+        await client.renew_metadata(max(deadline - loop.time(), 0))
+    return found
+
+
+async def _look_up(
+    client: BrokerClient, coordinator: CoordinatorType, keys: Sequence[str], timeout: float
+) -> dict[str, int | KafkaError]:
     try:
         request = FindCoordinatorRequest(key_type=coordinator.value, coordinator_keys=list(keys))
         response = await client.request(request, lowest=KEYS_FROM, timeout=timeout)
@@ -58,7 +72,7 @@ async def look_up_coordinators(
 async def _look_up_one_by_one(
     client: BrokerClient, coordinator: CoordinatorType, keys: Sequence[str], timeout: float
 ) -> dict[str, int | KafkaError]:
-    """As ``look_up_coordinators``, with brokers before Kafka 3.0 (KIP-699)."""
+    """As ``_look_up``, with brokers before Kafka 3.0 (KIP-699)."""
     found: dict[str, int | KafkaError] = {}
     for key in keys:
         request = FindCoordinatorRequest(key=key, key_type=coordinator.value)

@@ -21,7 +21,7 @@ from aioproducer.record import TopicPartition
 if TYPE_CHECKING:
     from aioproducer._common.client_log import ClientLog
     from aioproducer.io.failed_records import FailedRecords
-    from aioproducer.metrics import Metrics
+    from aioproducer.metrics import ProducerMetrics
 
 OnError = Callable[[TopicPartition, int, KafkaError], None]
 
@@ -48,7 +48,7 @@ class FailureReporter:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        metrics: Metrics,
+        metrics: ProducerMetrics,
         log: ClientLog,
         on_error: OnError | None,
         failed_records: FailedRecords | None,

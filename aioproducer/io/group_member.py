@@ -15,11 +15,21 @@ from random import Random
 from typing import Any, NamedTuple
 
 from aioproducer._common.client_log import ClientLog
+from aioproducer.consumer_metrics import ConsumerMetrics
 from aioproducer.core.membership.events import EventKind, LeaveOperation, RebalanceEvent
 from aioproducer.core.membership.membership import GroupMembership
 from aioproducer.core.membership.offsets import FetchedOffsets
 from aioproducer.core.membership.requests import GroupRequest
-from aioproducer.core.membership.states import FAILED, FENCED, IN_GENERATION
+from aioproducer.core.membership.states import (
+    AWAITING_SYNC,
+    FAILED,
+    FENCED,
+    FINDING_COORDINATOR,
+    IN_GENERATION,
+    JOINING,
+    REVOKING,
+    STABLE,
+)
 from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
 from aioproducer.core.requests.retry import ExponentialBackoff
 from aioproducer.core.transactions.requests import Result
@@ -27,8 +37,9 @@ from aioproducer.errors import ConsumerClosedError, KafkaError, NetworkError, Wr
 from aioproducer.io.client import BrokerClient
 from aioproducer.io.dialing import NodeSettings
 from aioproducer.io.group_topics import GroupTopics
+from aioproducer.metrics import ConnectionMetrics
 from aioproducer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
-from aioproducer.protocol import Response
+from aioproducer.protocol import ApiKey, Response
 from aioproducer.record import TopicPartition
 from aioproducer.transport.base import Connector
 
@@ -47,6 +58,7 @@ class CoordinatorClient(BrokerClient):
 
     Args:
         control: the client that looks up coordinators and requests metadata; by default this one.
+        metrics: as of ``BrokerClient``.
     """
 
     def __init__(
@@ -58,8 +70,9 @@ class CoordinatorClient(BrokerClient):
         *,
         random: Random,
         control: BrokerClient | None = None,
+        metrics: ConnectionMetrics | None = None,
     ) -> None:
-        super().__init__(loop, metadata, connector, settings, random=random)
+        super().__init__(loop, metadata, connector, settings, random=random, metrics=metrics)
         self._control = control or self
         # Nodes whose connection is about to end.
         self._ending: set[int] = set()
@@ -74,14 +87,14 @@ class CoordinatorClient(BrokerClient):
         try:
             async with asyncio.timeout(request.timeout):
                 if request.node is None:
-                    node = await client._any_usable()
+                    node, now = await client._any_usable()
                 else:
                     if self.node(request.node) is None:
                         await self._control.renew_metadata(request.timeout)
                     await self._wait_ended(request.node)
-                    node = await self._usable(request.node)
+                    node, now = await self._usable(request.node)
                 version = node.negotiate(request.api_key, request.highest_version, request.lowest_version)
-                completed = await client._send(node, request.build(version), version, version, request.timeout)
+                completed = await client._send(node, now, request.build(version), version, version, request.timeout)
         except TimeoutError as error:
             if isinstance(error, KafkaError):
                 raise
@@ -138,6 +151,7 @@ class GroupMember:
             read: not while the listener runs for them, or has to.
         on_news: called when ``has_news`` has become true.
         timeout: of commits and fetches of offsets, in seconds (``default.api.timeout.ms``).
+        metrics: of the consumer.
     """
 
     def __init__(
@@ -157,8 +171,10 @@ class GroupMember:
         backoff: ExponentialBackoff,
         random: Random,
         log: ClientLog,
+        metrics: ConsumerMetrics | None = None,
     ) -> None:
         self.membership = membership
+        self._metrics = metrics or ConsumerMetrics()
         self._client = client
         self._listener = listener or RebalanceListener()
         self._on_assignment = on_assignment
@@ -168,11 +184,13 @@ class GroupMember:
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
         self._changed = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        # A dict keeps the order in which tasks are cancelled. A set's order depends on addresses, so that a simulation
+        # could not be replayed.
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._driving: asyncio.Task[None] | None = None
         self._handling: asyncio.Task[None] | None = None
         self._listener_errors: list[Exception] = []
-        self._calls: set[Result] = set()
+        self._calls: dict[Result, None] = {}
         self._assignment = (frozenset[TopicPartition](), frozenset[TopicPartition]())
         self._coordinator: int | None = None
         self._failure: BaseException | None = None
@@ -220,6 +238,11 @@ class GroupMember:
     def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
         """Read the topics whose whole names match, also future ones."""
         self.topics.subscribe_pattern(pattern)
+
+    @property
+    def subscription(self) -> frozenset[str]:
+        """The subscribed topics; of a pattern those that it has matched so far."""
+        return self.membership.subscription
 
     @property
     def is_leaving(self) -> bool:
@@ -431,8 +454,8 @@ class GroupMember:
 
     def _keep(self, result: Result) -> None:
         """Let ``close`` end a call that has not ended before."""
-        self._calls.add(result)
-        result.add_callback(lambda: self._calls.discard(result))
+        self._calls[result] = None
+        result.add_callback(lambda: self._calls.pop(result, None))
         self.start()
         self._woken.set()
 
@@ -574,6 +597,7 @@ class GroupMember:
                 )
             task = self._spawn(self._exchange(request), "aioproducer-group-request")
             task.add_done_callback(partial(self._exchange_ended, request))
+        self._follow_rebalance()
         if self._coordinator is not None and membership.coordinator is None:
             self._client.end_connection(self._coordinator, "the group's coordinator has moved, or does not answer")
         self._coordinator = membership.coordinator
@@ -619,13 +643,31 @@ class GroupMember:
             )
 
     async def _exchange(self, request: GroupRequest) -> None:
+        began = self._loop.time()
+        if request.api_key is ApiKey.HEARTBEAT:
+            self._metrics.heartbeat_at = began
         try:
             response = await self._client.exchange(request)
         except KafkaError as error:
             self.membership.disconnected(request, error, self._loop.time())
         else:
-            self.membership.answered(request, response, self._loop.time())
+            now = self._loop.time()
+            self._metrics.group_answered(request.api_key, getattr(response, "error_code", 0), began, now)
+            self.membership.answered(request, response, now)
+        self._follow_rebalance()
+        # A request for records may come before the next turn.
+        self._check_news()
         self._woken.set()
+
+    def _follow_rebalance(self) -> None:
+        """Record the beginning and the end of a rebalance."""
+        state, now = self.membership.state, self._loop.time()
+        if state is JOINING or state is AWAITING_SYNC:
+            self._metrics.rebalance_begins(now)
+        elif state is STABLE or state is REVOKING:
+            self._metrics.rebalance_ended(now, has_assignment=True)
+        elif state is not FINDING_COORDINATOR:
+            self._metrics.rebalance_ended(now, has_assignment=False)
 
     def _exchange_ended(self, request: GroupRequest, task: asyncio.Task[None]) -> None:
         if task.cancelled():
@@ -636,12 +678,12 @@ class GroupMember:
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine, name=name)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended_task)
         return task
 
     def _ended_task(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if task is self._handling:
             # It was cancelled before it began.
             self._handling = None

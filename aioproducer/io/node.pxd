@@ -2,7 +2,7 @@ cimport cython
 
 from aioproducer.core.requests.connection cimport Completed, Connection
 from aioproducer.core.requests.slots cimport RequestSlots
-from aioproducer.metrics cimport Metrics, NodeMetrics
+from aioproducer.metrics cimport ConnectionMetrics, NodeMetrics
 from aioproducer.protocol.frames cimport frame_size
 
 cdef object _READY
@@ -49,7 +49,7 @@ cdef class NodeConnection:
     cdef object _random
     cdef object _session
     cdef bint _asks_for_sasl
-    cdef Metrics _metrics
+    cdef ConnectionMetrics _metrics
     cdef readonly NodeMetrics sensors
     cdef object _hooks
     cdef tuple _on_request_written

@@ -30,7 +30,7 @@ from aioproducer.errors import (
 )
 from aioproducer.hooks import Hooks
 from aioproducer.io.dialing import Dialer, NodeSettings
-from aioproducer.metrics import Metrics
+from aioproducer.metrics import ConnectionMetrics
 from aioproducer.protocol import Buffer, Request, Response, frame_size
 from aioproducer.record import Node
 from aioproducer.transport.addresses import peer_name
@@ -178,7 +178,7 @@ class NodeConnection:
         owner: NodeOwner,
         connector: Connector,
         settings: NodeSettings,
-        metrics: Metrics,
+        metrics: ConnectionMetrics,
         hooks: Hooks,
         random: Random,
     ) -> None:
@@ -202,7 +202,7 @@ class NodeConnection:
         self._asks_for_sasl = False
         self._random = random
         self._metrics = metrics
-        self.sensors = metrics.node(node.id)
+        self.sensors = metrics.hold_node(node.id)
         self._hooks = hooks
         self._on_request_written = hooks.request_written
         self._on_response_read = hooks.response_read

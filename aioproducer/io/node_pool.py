@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from aioproducer._common.client_log import ClientLog
     from aioproducer.core.metadata.cluster import MetadataChange
     from aioproducer.hooks import Hooks
-    from aioproducer.metrics import Metrics
+    from aioproducer.metrics import ConnectionMetrics
     from aioproducer.transport.base import Connector
 
 # Seconds that connections have to end in good order, and then to end at all.
@@ -43,7 +43,7 @@ class NodePool:
         owner: NodeOwner,
         connector: Connector,
         settings: NodeSettings,
-        metrics: Metrics,
+        metrics: ConnectionMetrics,
         hooks: Hooks,
         random: Random,
     ) -> None:
@@ -109,8 +109,7 @@ class NodePool:
     def _forget_if_retired(self, node: NodeConnection) -> None:
         if node in self._retired and not node.connected:
             del self._retired[node]
-            if node.id not in self.nodes:
-                self._metrics.forget_node(node.id)
+            self._metrics.forget_node(node.id)
             node.task.cancel()
 
     def last_error(self) -> KafkaError | None:

@@ -11,7 +11,7 @@ from aioproducer.core.batching.producer_state cimport ProducerState
 from aioproducer.io.cluster cimport Cluster
 from aioproducer.io.node cimport NodeConnection
 from aioproducer.io.produce cimport ProduceInFlight, ProduceOwner, choose_version, produce_in_flight, produce_request
-from aioproducer.metrics cimport Metrics
+from aioproducer.metrics cimport ProducerMetrics
 from aioproducer.protocol.produce_frames cimport PlainProduceRequest
 
 
@@ -37,7 +37,7 @@ cdef class Sender(ProduceOwner):
     cdef ClusterMetadata _metadata
     cdef ProducerState _producer_state
     cdef Completion _completion
-    cdef Metrics _metrics
+    cdef ProducerMetrics _metrics
     cdef int _acks
     cdef object _request_timeout_ms
     cdef object _hooks

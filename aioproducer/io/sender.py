@@ -40,7 +40,7 @@ from aioproducer.io.produce import (
     produce_in_flight,
     produce_request,
 )
-from aioproducer.metrics import Metrics
+from aioproducer.metrics import ProducerMetrics
 from aioproducer.protocol import decode_produced
 from aioproducer.protocol.messages.produce import PartitionProduceResponse
 from aioproducer.protocol.produce_frames import TOPIC_IDS_FROM
@@ -157,7 +157,7 @@ class Sender(ProduceOwner):
         completion: Completion,
         connector: Connector,
         *,
-        metrics: Metrics,
+        metrics: ProducerMetrics,
         hooks: Hooks,
         random: Random,
         failures: FailureReporter,

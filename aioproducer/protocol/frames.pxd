@@ -5,8 +5,8 @@ from aioproducer.protocol.produce_frames cimport (
     PlainProduceRequest,
     decode_acknowledged,
     encode_plain_request,
-    read_integer,
 )
+from aioproducer.wire.record_batch cimport read_integer
 
 
 cdef tuple _produced

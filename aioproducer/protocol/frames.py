@@ -35,7 +35,8 @@ if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING
 else:
     # The compiled module has these from its .pxd file.
-    from aioproducer.protocol.produce_frames import decode_acknowledged, encode_plain_request, read_integer
+    from aioproducer.protocol.produce_frames import decode_acknowledged, encode_plain_request
+    from aioproducer.wire.record_batch import read_integer
 
 M = TypeVar("M", bound=Message)
 DataT = TypeVar("DataT", bound=Data)

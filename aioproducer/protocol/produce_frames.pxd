@@ -1,5 +1,7 @@
 cimport cython
 
+from aioproducer.wire.record_batch cimport read_integer
+
 cdef int _FIRST_VERSION, _LAST_VERSION, _IDS_FROM, _ID_SIZE
 cdef int _ROOM, _LARGEST_PIECE, _LARGEST_COPIED, _LARGEST_SHORT, _INT32_SIZE, _PARTITION_SIZE
 cdef long long _LONGEST_FRAME
@@ -60,6 +62,3 @@ cdef Py_ssize_t _add_piece(list buffers, unsigned char *begin, unsigned char *en
 cdef unsigned char *_put_int32(unsigned char *address, long long value) noexcept
 
 cdef unsigned char *_put_length(unsigned char *address, long long length) noexcept
-
-@cython.locals(value=cython.ulonglong, here=cython.int, unused=cython.int)
-cdef long long read_integer(const unsigned char *address, int size) noexcept

@@ -29,6 +29,9 @@ if cython.compiled:
     from cython.cimports.cpython.memoryview import PyMemoryView_GET_BUFFER
     from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
     from cython.cimports.libc.string import memcpy
+else:
+    # The compiled module has it from its .pxd file.
+    from aioproducer.wire.record_batch import read_integer
 
 # Flexible versions with varint lengths and tagged fields, up to the last version that is implemented here.
 _FIRST_VERSION, _LAST_VERSION = 9, 13
@@ -309,13 +312,3 @@ def _put_length(address: Any, length: int) -> Any:
         address += 1
     address[0] = length
     return address + 1
-
-
-def read_integer(address: Any, size: int) -> int:
-    """Return the signed integer of ``size`` bytes."""
-    value = 0
-    for here in range(size):
-        value = value << 8 | address[here]
-    unused = 64 - 8 * size
-    number: int = cython.cast(cython.longlong, value << unused) >> unused
-    return number

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from aioproducer.admin import Admin, TransactionVersion
-from aioproducer.consumer.producer_log import fetch_of_producer, find_marker
+from aioproducer.consumer.partition_log import fetch_of_producer, find_marker
 from aioproducer.consumer.reader import Reader
 from aioproducer.core.transactions.manager import NEWER_GENERATION, TRANSACTION_FEATURE
 from aioproducer.error_codes import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Self
 from weakref import WeakSet
 
-from aioproducer.metrics import Metrics, MetricsSnapshot
+from aioproducer.metrics import MetricsSnapshot, ProducerMetrics
 from aioproducer.producer import Producer
 
 
@@ -58,7 +58,7 @@ class Reading:
         "rows",
     )
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: ProducerMetrics) -> None:
         totals = metrics.totals
         self.rows = totals.records
         self.acked = totals.acked_records

@@ -6,8 +6,8 @@ it: a broker can write base offset and leader epoch, which precede it, without r
 Bytes to read are not trusted: malformed ones raise only ``ProtocolError``, and no memory is allocated because of a
 stated length.
 
-No Python form: the functions of the last section write a header, with its checksum, in C. ``pack_header`` is for other
-callers.
+No Python form: the functions of the last section read and write the numbers of a header, and write its checksum, in C.
+``pack_header`` is for other callers.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aioproducer._common.texts import counted
+from aioproducer._common.views import part_of, view_of
 from aioproducer.compression import codec
 from aioproducer.compression.base import Buffer as Buffer
-from aioproducer.compression.base import byte_view, size_of
+from aioproducer.compression.base import size_of
 from aioproducer.errors import ProtocolError
 from aioproducer.wire.crc32c import crc32c
 from aioproducer.wire.record import Header as Header
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+    from cython.cimports.cpython.memoryview import PyMemoryView_GET_BUFFER
 
 BATCH_HEADER_SIZE = 61
 _SHORT_BODY = 128
@@ -68,29 +70,20 @@ DELETE_HORIZON_FLAG = 0x40
 
 _BEFORE_CHECKSUM = Struct(">qiibI")
 _AFTER_CHECKSUM = Struct(">hiqqqhii")
-_INT16 = Struct(">h")
 _INT32 = Struct(">i")
-_UINT32 = Struct(">I")
-_INT64 = Struct(">q")
 
 LENGTH_OFFSET = 8
-_PARTITION_LEADER_EPOCH_OFFSET = 12
 MAGIC_OFFSET = 16
-_LAST_OFFSET_DELTA_OFFSET = 23
-_BASE_TIMESTAMP_OFFSET = 27
 MAX_TIMESTAMP_OFFSET = 35
-_PRODUCER_ID_OFFSET = 43
-_PRODUCER_EPOCH_OFFSET = 51
-_BASE_SEQUENCE_OFFSET = 53
-_RECORD_COUNT_OFFSET = 57
 
 _HEADER_SIZE_UP_TO_MAGIC = 17
 LEAST_BATCH_LENGTH_OF_ANY_MAGIC = 14
 
 # Castagnoli's polynomial, with its bits in the order of a byte's.
 _REVERSED_POLYNOMIAL = 0x82F63B78
-# The same in C.
+# The same in C, and places in the header.
 _SIZE = BATCH_HEADER_SIZE
+_EPOCH_AT, _CHECKSUM_AT, _ATTRIBUTES_AT = 12, CRC_OFFSET, ATTRIBUTES_OFFSET
 
 
 def batch_attributes(
@@ -282,89 +275,96 @@ class BatchRecord(NamedTuple):
 
 
 class RecordBatch:
-    """A view of one batch at the start of ``data``; fields are decoded at each access, nothing is copied.
+    """A view of one batch at the start of ``data``; the header's fields are decoded at once, nothing is copied.
 
-    The constructor checks that the batch is complete and of format version 2; :meth:`validate` checks the rest. If
-    ``data`` is writable, :meth:`restamp` and :meth:`set_log_append_time` change it in place.
+    The constructor checks that the batch is complete and of format version 2; :meth:`validate` checks the rest.
 
     Raises:
         ProtocolError: the batch is of another format, shorter than its header or longer than ``data``.
     """
 
-    __slots__ = ("_view",)
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "buffer",
+        "checksum",
+        "compression_id",
+        "last_offset",
+        "last_offset_delta",
+        "max_timestamp",
+        "partition_leader_epoch",
+        "producer_epoch",
+        "producer_id",
+        "record_count",
+        "size_in_bytes",
+    )
 
     def __init__(self, data: Buffer) -> None:
-        view = byte_view(data)
+        view = view_of(data)
         if len(view) < _HEADER_SIZE_UP_TO_MAGIC:
             raise ProtocolError(f"{len(view)} bytes are too short for a record batch")
-        magic = view[MAGIC_OFFSET]
+        magic: int = view[MAGIC_OFFSET]
         if magic != MAGIC_VALUE:
             raise ProtocolError(
                 f"a record batch has format version {magic}; only version {MAGIC_VALUE} is supported, "
                 f"which Kafka writes since 0.11"
             )
-        size = LOG_OVERHEAD + _INT32.unpack_from(view, LENGTH_OFFSET)[0]
+        size: int = LOG_OVERHEAD + _INT32.unpack_from(view, LENGTH_OFFSET)[0]
         if not BATCH_HEADER_SIZE <= size <= len(view):
             raise ProtocolError(f"a record batch states a size of {size} bytes, but only {len(view)} follow")
-        self._view = view[:size]
-
-    def _int32(self, offset: int) -> int:
-        value: int = _INT32.unpack_from(self._view, offset)[0]
-        return value
-
-    def _int64(self, offset: int) -> int:
-        value: int = _INT64.unpack_from(self._view, offset)[0]
-        return value
-
-    def _int16(self, offset: int) -> int:
-        value: int = _INT16.unpack_from(self._view, offset)[0]
-        return value
-
-    @property
-    def buffer(self) -> memoryview:
-        """The whole batch, header and records."""
-        return self._view
-
-    @property
-    def size_in_bytes(self) -> int:
+        self.size_in_bytes: int = size
         """Bytes of the whole batch."""
-        return len(self._view)
-
-    @property
-    def base_offset(self) -> int:
-        """The base of the records' offset deltas."""
-        return self._int64(0)
-
-    @property
-    def last_offset(self) -> int:
+        self.buffer: memoryview = part_of(view, 0, size)
+        """The whole batch, header and records."""
+        if cython.compiled:
+            self._read_header()
+        else:
+            self.base_offset: int
+            """The base of the records' offset deltas."""
+            self.partition_leader_epoch: int
+            """The epoch of the leader that appended the batch, -1 if unknown."""
+            self.checksum: int
+            """The CRC-32C in the header."""
+            self.attributes: int
+            """The flags in the header."""
+            self.last_offset_delta: int
+            """The offset delta of the last record, even if compaction has removed it."""
+            self.base_timestamp: int
+            """The base of the records' timestamp deltas, in milliseconds."""
+            self.max_timestamp: int
+            """The greatest timestamp in milliseconds, or the time of the append."""
+            self.producer_id: int
+            """The idempotent producer's id, -1 if there is none."""
+            self.producer_epoch: int
+            """The idempotent producer's epoch, -1 if there is none."""
+            self.base_sequence: int
+            """The sequence number of the first record, -1 if there is none."""
+            self.record_count: int
+            """The number of records in the header."""
+            self.base_offset, _, self.partition_leader_epoch, _, self.checksum = _BEFORE_CHECKSUM.unpack_from(view)
+            (
+                self.attributes,
+                self.last_offset_delta,
+                self.base_timestamp,
+                self.max_timestamp,
+                self.producer_id,
+                self.producer_epoch,
+                self.base_sequence,
+                self.record_count,
+            ) = _AFTER_CHECKSUM.unpack_from(view, ATTRIBUTES_OFFSET)
+        # As an object, so that the sum cannot overflow.
+        first: int = self.base_offset
+        self.last_offset: int = first + self.last_offset_delta
         """The offset of the last record, even if compaction has removed it."""
-        return self.base_offset + self.last_offset_delta
+        self.compression_id: int = self.attributes & COMPRESSION_CODEC_MASK
+        """The codec's id; :meth:`validate` and :meth:`records` check that it exists."""
 
     @property
     def next_offset(self) -> int:
         """The offset behind the batch."""
         return self.last_offset + 1
-
-    @property
-    def partition_leader_epoch(self) -> int:
-        """The epoch of the leader that appended the batch, -1 if unknown."""
-        return self._int32(_PARTITION_LEADER_EPOCH_OFFSET)
-
-    @property
-    def checksum(self) -> int:
-        """The CRC-32C in the header."""
-        value: int = _UINT32.unpack_from(self._view, CRC_OFFSET)[0]
-        return value
-
-    @property
-    def attributes(self) -> int:
-        """The flags in the header."""
-        return self._int16(ATTRIBUTES_OFFSET)
-
-    @property
-    def compression_id(self) -> int:
-        """The codec's id; :meth:`validate` and :meth:`records` check that it exists."""
-        return self.attributes & COMPRESSION_CODEC_MASK
 
     @property
     def timestamp_type(self) -> int:
@@ -387,52 +387,17 @@ class RecordBatch:
         return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
 
     @property
-    def last_offset_delta(self) -> int:
-        """The offset delta of the last record, even if compaction has removed it."""
-        return self._int32(_LAST_OFFSET_DELTA_OFFSET)
-
-    @property
-    def base_timestamp(self) -> int:
-        """The base of the records' timestamp deltas, in milliseconds."""
-        return self._int64(_BASE_TIMESTAMP_OFFSET)
-
-    @property
-    def max_timestamp(self) -> int:
-        """The greatest timestamp in milliseconds, or the time of the append."""
-        return self._int64(MAX_TIMESTAMP_OFFSET)
-
-    @property
-    def producer_id(self) -> int:
-        """The idempotent producer's id, -1 if there is none."""
-        return self._int64(_PRODUCER_ID_OFFSET)
-
-    @property
-    def producer_epoch(self) -> int:
-        """The idempotent producer's epoch, -1 if there is none."""
-        return self._int16(_PRODUCER_EPOCH_OFFSET)
-
-    @property
-    def base_sequence(self) -> int:
-        """The sequence number of the first record, -1 if there is none."""
-        return self._int32(_BASE_SEQUENCE_OFFSET)
-
-    @property
     def last_sequence(self) -> int:
         """The sequence number of the last record, -1 if there is none."""
-        base_sequence = self.base_sequence
-        if base_sequence == NO_SEQUENCE:
+        if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
-        return increment_sequence(base_sequence, self.last_offset_delta)
-
-    @property
-    def record_count(self) -> int:
-        """The number of records in the header."""
-        return self._int32(_RECORD_COUNT_OFFSET)
+        return increment_sequence(self.base_sequence, self.last_offset_delta)
 
     @property
     def checksum_matches(self) -> bool:
         """Whether the stated checksum is that of the bytes."""
-        return self.checksum == crc32c((self._view[ATTRIBUTES_OFFSET:],))
+        covered = part_of(self.buffer, ATTRIBUTES_OFFSET, self.size_in_bytes - ATTRIBUTES_OFFSET)
+        return self.checksum == crc32c((covered,))
 
     def validate(self) -> None:
         """Check checksum, compression type and the consistency of the counts; the records are not read.
@@ -446,7 +411,8 @@ class RecordBatch:
             raise ProtocolError(
                 f"the record batch at offset {self.base_offset} is corrupt: its header states CRC {self.checksum:#010x}"
             )
-        codec(self.compression_id)
+        if self.compression_id:
+            codec(self.compression_id)
         if not 0 <= self.record_count <= self.last_offset_delta + 1:
             raise ProtocolError(
                 f"the record batch at offset {self.base_offset} states {counted(self.record_count, 'record')} "
@@ -471,7 +437,7 @@ class RecordBatch:
         append_time = self.max_timestamp if timestamp_type == LOG_APPEND_TIME else None
         if count < 0:
             raise ProtocolError(f"the record batch at offset {base_offset} states {counted(count, 'record')}")
-        data = codec(self.compression_id).decompress(self._view[BATCH_HEADER_SIZE:], max_size)
+        data = codec(self.compression_id).decompress(self.buffer[BATCH_HEADER_SIZE:], max_size)
         position = 0
         for _ in range(count):
             offset_delta, timestamp_delta, key, value, headers, position = decode_record(data, position)
@@ -486,34 +452,30 @@ class RecordBatch:
                 f"with {counted(len(data) - position, 'byte')} left behind the last"
             )
 
-    def restamp(self, *, base_offset: int | None = None, partition_leader_epoch: int | None = None) -> None:
-        """Write base offset and leader epoch into the batch; the checksum does not cover them.
-
-        Raises:
-            TypeError: the batch is in read-only memory.
-            struct.error: a number does not fit its field.
-        """
-        if base_offset is not None:
-            _INT64.pack_into(self._view, 0, base_offset)
-        if partition_leader_epoch is not None:
-            _INT32.pack_into(self._view, _PARTITION_LEADER_EPOCH_OFFSET, partition_leader_epoch)
-
-    def set_log_append_time(self, timestamp: int) -> None:
-        """Set the timestamp of every record to ``timestamp`` (milliseconds), and update the checksum.
-
-        Raises:
-            TypeError: the batch is in read-only memory.
-            struct.error: ``timestamp`` does not fit 64 bits.
-        """
-        _INT64.pack_into(self._view, MAX_TIMESTAMP_OFFSET, timestamp)
-        _INT16.pack_into(self._view, ATTRIBUTES_OFFSET, self.attributes | TIMESTAMP_TYPE_FLAG)
-        _UINT32.pack_into(self._view, CRC_OFFSET, crc32c((self._view[ATTRIBUTES_OFFSET:],)))
-
     def __repr__(self) -> str:
         return (
             f"<RecordBatch offsets {self.base_offset} to {self.last_offset}, {counted(self.record_count, 'record')}, "
             f"{self.size_in_bytes} bytes>"
         )
+
+    # Compiled only
+
+    def _read_header(self) -> int:
+        """Set the fields of the header, which is complete."""
+        address = cython.cast(cython.p_uchar, PyMemoryView_GET_BUFFER(self.buffer).buf)
+        self.base_offset = read_integer(address, 8)
+        self.partition_leader_epoch = read_integer(address + _EPOCH_AT, 4)
+        self.checksum = read_integer(address + _CHECKSUM_AT, 4)
+        address += _ATTRIBUTES_AT
+        self.attributes = read_integer(address, 2)
+        self.last_offset_delta = read_integer(address + 2, 4)
+        self.base_timestamp = read_integer(address + 6, 8)
+        self.max_timestamp = read_integer(address + 14, 8)
+        self.producer_id = read_integer(address + 22, 8)
+        self.producer_epoch = read_integer(address + 30, 2)
+        self.base_sequence = read_integer(address + 32, 4)
+        self.record_count = read_integer(address + 36, 4)
+        return 0
 
 
 def iter_batches(data: Buffer) -> Iterator[RecordBatch]:
@@ -525,7 +487,7 @@ def iter_batches(data: Buffer) -> Iterator[RecordBatch]:
     Raises:
         ProtocolError: a batch states an impossible length, or is not of format version 2.
     """
-    view = byte_view(data)
+    view = view_of(data)
     position = 0
     while len(view) - position >= _HEADER_SIZE_UP_TO_MAGIC:
         batch_length = _INT32.unpack_from(view, position + LENGTH_OFFSET)[0]
@@ -533,7 +495,7 @@ def iter_batches(data: Buffer) -> Iterator[RecordBatch]:
             raise ProtocolError(f"a record batch states a length of {batch_length} bytes, less than its header")
         if view[position + MAGIC_OFFSET] == MAGIC_VALUE and LOG_OVERHEAD + batch_length > len(view) - position:
             return
-        batch = RecordBatch(view[position:])
+        batch = RecordBatch(part_of(view, position, len(view) - position))
         yield batch
         position += batch.size_in_bytes
 
@@ -577,6 +539,16 @@ def write_header(
         checksum = crc32c(body, checksum)
     _put(address, checksum, 4)
     return header
+
+
+def read_integer(address: Any, size: int) -> int:
+    """Return the signed integer of ``size`` bytes, the highest first."""
+    value = 0
+    for index in range(size):
+        value = value << 8 | address[index]
+    unused = 64 - 8 * size
+    number: int = cython.cast(cython.longlong, value << unused) >> unused
+    return number
 
 
 def _checksum_of(address: Any, end: Any, value: int) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
+import math
 import sys
 import threading
 from random import Random
@@ -12,8 +14,9 @@ import pytest
 
 from aioproducer import Consumer, ConsumerRecord, OffsetAndMetadata, TopicPartition
 from aioproducer.consumer import decoding
-from aioproducer.consumer.decoding import SLICE, THREAD_BYTES
-from aioproducer.core.fetching.buffer import decompressed
+from aioproducer.consumer.decoding import SLICE
+from aioproducer.core.fetching import buffer
+from aioproducer.core.fetching.buffer import THREAD_BYTES, decompressed
 from aioproducer.core.fetching.memory import RECORD_OVERHEAD
 from aioproducer.deserializers import IntegerDeserializer, JsonDeserializer, StringDeserializer
 from aioproducer.errors import (
@@ -325,7 +328,7 @@ async def test_records_before_a_batch_without_its_codec_are_returned_once(call, 
         for first in (0, 3):
             await fill(cluster, 3, first=first, compression_type="gzip", linger_ms=100)
         with monkeypatch.context() as patched:
-            patched.setattr(decoding, "decompressed", without_codec)
+            patched.setattr(buffer, "decompressed", without_codec)
             async with consumer_of(cluster, group_id="g", auto_commit_interval_ms=600_000) as consumer:
                 consumer.assign([A0])
                 assert await request(consumer) == [0, 1, 2]
@@ -371,6 +374,81 @@ async def test_offsets_for_times_are_those_of_the_first_records_not_older():
                 await consumer.offsets_for_times({A0: -1})
             with pytest.raises(error_class(3)):
                 await consumer.offsets_for_times({TopicPartition("nope", 0): 1}, timeout=1.0)
+
+
+async def test_a_topic_that_does_not_exist_is_logged_once_and_read_when_it_does(caplog):
+    async with (
+        EmbeddedCluster(transport="memory") as cluster,
+        consumer_of(cluster, allow_auto_create_topics=False) as consumer,
+    ):
+        consumer.assign([A0, ("a", 1)])
+        assert await consumer.poll(0.5) == {}
+        await fill(cluster, 2, 2)
+        assert sorted(await read(consumer, 2)) == [0, 1]
+    assert caplog.text.count("The topic 'a' does not exist: nothing is read of it until it does") == 1
+
+
+async def test_a_topic_that_is_being_created_is_not_logged_as_missing(caplog):
+    async with EmbeddedCluster(transport="memory") as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([A0])
+        await consumer.poll(0.3)
+        assert cluster.topics() == ["a"]
+    assert "does not exist" not in caplog.text
+
+
+async def test_the_partitions_of_a_topic_can_be_asked_for():
+    async with EmbeddedCluster(3, transport="memory") as cluster:
+        cluster.create_topic("a", 3)
+        async with consumer_of(cluster) as consumer:
+            found = await consumer.partitions_for("a")
+            assert [each.partition for each in found] == [0, 1, 2]
+            assert all(each.leader is not None and len(each.replicas) == 3 for each in found)
+            consumer.assign([(each.topic, each.partition) for each in found])
+            with pytest.raises(error_class(3)):
+                await consumer.partitions_for("nope", timeout=1.0)
+            with pytest.raises(ValueError, match="must have a name"):
+                await consumer.partitions_for("")
+
+
+async def test_partitions_without_a_leader_are_waited_for():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        cluster.create_topic("a")
+        cluster.fail("Metadata", "LEADER_NOT_AVAILABLE", times=2, topic="a")
+        async with consumer_of(cluster) as consumer:
+            assert len(await consumer.partitions_for("a")) == 1
+            # Now that they are known, metadata are applied that name no leader.
+            cluster.fail("Metadata", "LEADER_NOT_AVAILABLE", times=2, topic="a")
+            await consumer._clients.control.renew_metadata(5.0)
+            assert len(await consumer.partitions_for("a")) == 1
+        cluster.fail("Metadata", "LEADER_NOT_AVAILABLE", times=None, topic="a")
+        async with consumer_of(cluster) as consumer:
+            with pytest.raises(KafkaTimeoutError, match=r"partitions of a were not found within 0\.3 s"):
+                await consumer.partitions_for("a", timeout=0.3)
+
+
+async def test_the_first_and_last_offsets_are_those_of_the_log():
+    async with EmbeddedCluster(3, transport="memory") as cluster:
+        await fill(cluster, 10, 2)
+        other = TopicPartition("a", 1)
+        cluster.broker_cluster.brokers[cluster.leader("a", 0)].replicas.leader("a", 0).delete_records(3)
+        async with consumer_of(cluster) as consumer:
+            assert await consumer.beginning_offsets(A0, ("a", 1)) == {A0: 3, other: 0}
+            assert await consumer.end_offsets(("a", 1)) == {other: 5}
+            assert await consumer.end_offsets() == {}
+            consumer.assign([A0])
+            assert await consumer.end_offsets() == {A0: 5}
+            with pytest.raises(error_class(3)):
+                await consumer.end_offsets(("nope", 0), timeout=1.0)
+
+
+async def test_the_end_is_the_first_open_transaction_for_read_committed():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster, 2)
+        async with cluster.producer(transactional_id="t") as producer, producer.transaction() as transaction:
+            await transaction.send("a", b"open")
+            for level, end in ("read_committed", 2), ("read_uncommitted", 3):
+                async with consumer_of(cluster, isolation_level=level) as consumer:
+                    assert await consumer.end_offsets(A0) == {A0: end}
 
 
 @pytest.mark.parametrize(("policy", "first"), [("earliest", 0), ("by_duration:PT876000H", 0), ("latest", 10)])
@@ -496,6 +574,42 @@ async def test_a_record_that_cannot_be_deserialized_raises_with_its_position(des
             assert await consumer.position(A0) == 3
             consumer.seek(A0, 4)
             assert [record.value for record in (await consumer.poll(5.0))[A0]] == [4, 5]
+
+
+@pytest.mark.parametrize("call", ["poll", "anext"])
+async def test_slow_asynchronous_deserializers_do_not_hold_back_the_records_before(call):
+    begun = []
+
+    async def slow(data):
+        begun.append(data)
+        await asyncio.sleep(0.05)
+        return int(data)
+
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster, 100)
+        async with consumer_of(cluster, value_deserializer=slow) as consumer:
+            consumer.assign([A0])
+            found = []
+            while len(found) < 4:
+                if call == "poll":
+                    found += [record.value for each in (await consumer.poll(1.0)).values() for record in each]
+                else:
+                    found.append((await anext(consumer)).value)
+                # The next ones wait for the next call.
+                assert len(begun) <= len(found) + 1
+            assert found == list(range(len(found)))
+
+
+async def test_quick_asynchronous_deserializers_fill_the_answer():
+    async def quick(data):
+        return int(data)
+
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster, 100)
+        async with consumer_of(cluster, value_deserializer=quick) as consumer:
+            consumer.assign([A0])
+            (records,) = (await consumer.poll(5.0)).values()
+            assert len(records) > 10
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -822,6 +936,41 @@ async def test_close_without_a_reachable_broker_is_quick():
         assert await consumer.poll(0.1) == {}
 
 
+async def test_close_of_another_loop_leaves_the_consumer_usable():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster, 1)
+        async with consumer_of(cluster) as consumer:
+            consumer.assign([A0])
+            with pytest.raises(WrongCallerError, match="another event loop"):
+                await asyncio.to_thread(asyncio.run, consumer.close())
+            with pytest.raises(WrongCallerError, match="in the event loop"):
+                await asyncio.to_thread(consumer.assignment)
+            assert await read(consumer, 1) == [0]
+
+
+def test_a_consumer_that_is_not_closed_warns():
+    async def forget():
+        consumer = Consumer(bootstrap_servers="127.0.0.1:1")
+        await consumer.start()
+
+    def forget_and_collect():
+        asyncio.run(forget())
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match=r"<Consumer consumer-\d+> was not closed: use `async with`"):
+        forget_and_collect()
+
+
+@pytest.mark.parametrize("offset", [-1, 2**63, 1.0, None, True])
+async def test_a_position_that_no_log_can_have_is_refused(offset):
+    async with EmbeddedCluster(transport="memory") as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([A0])
+        with pytest.raises((TypeError, ValueError)):
+            consumer.seek(A0, offset)
+        with pytest.raises(TypeError, match="must be an int of milliseconds"):
+            await consumer.offsets_for_times({A0: 1.5})
+
+
 async def test_calls_in_the_wrong_state_say_so():
     consumer = Consumer(bootstrap_servers="localhost:9092")
     with pytest.raises(WrongCallerError, match="not started"):
@@ -848,6 +997,112 @@ async def test_calls_in_the_wrong_state_say_so():
         waiting.cancel()
         await asyncio.wait([waiting])
         assert await consumer.poll() == {}
+
+
+# Metrics
+
+
+async def test_metrics_count_what_is_fetched_and_returned():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster, 10)
+        async with consumer_of(cluster) as consumer:
+            before = consumer.metrics()
+            assert (before["records-consumed-total"], before["connection-count"]) == (0, 0)
+            assert (before.partitions, math.isnan(before["records-lag-max"])) == ({}, True)
+            consumer.assign([A0])
+            await read(consumer, 3)
+            after = consumer.metrics()
+            assert after["records-consumed-total"] == 3
+            assert after["fetch-total"] >= 1
+            assert after["bytes-consumed-total"] > 100
+            assert after["records-lag-max"] == 7
+            assert after.partitions[A0] == {"records-lag": 7, "records-lead": 3, "preferred-read-replica": -1}
+            assert after["assigned-partitions"] == 1
+            assert after["connection-count"] >= 2
+            assert after["last-poll-seconds-ago"] == -1
+            # Those of the bootstrap address are gone with it.
+            assert 0 < after.nodes[1]["request-total"] < after["request-total"]
+            await polled(consumer, 7)
+            assert consumer.metrics()["records-consumed-total"] == 10
+        last = consumer.metrics()
+        assert (last["records-consumed-total"], last["connection-count"], last.partitions) == (10, 0, {})
+
+
+async def test_metrics_need_a_consumer_that_was_started():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        consumer = consumer_of(cluster)
+        with pytest.raises(WrongCallerError, match="not started"):
+            consumer.metrics()
+        await consumer.close()
+        with pytest.raises(ConsumerClosedError):
+            consumer.metrics()
+
+
+async def test_skipped_and_dropped_records_do_not_count_as_returned():
+    def even(data):
+        if int(data) % 2:
+            raise ValueError("odd")
+        return int(data)
+
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster, 10)
+        async with consumer_of(
+            cluster, value_deserializer=even, on_deserialization_error=lambda error: None
+        ) as consumer:
+            consumer.assign([A0])
+            assert [(await anext(consumer)).value for _ in range(3)] == [0, 2, 4]
+            consumer.seek(A0, 8)
+            assert (await anext(consumer)).value == 8
+            assert consumer.metrics()["records-consumed-total"] == 4
+
+
+async def test_a_cancelled_call_counts_no_record():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        cluster.create_topic("a")
+        async with consumer_of(cluster) as consumer:
+            consumer.assign([A0])
+            for call in (consumer.poll(10.0), anext(consumer)):
+                task = asyncio.ensure_future(call)
+                await asyncio.sleep(0.05)
+                task.cancel()
+                await asyncio.wait([task])
+            await fill(cluster, 3)
+            await read(consumer, 3)
+            assert consumer.metrics()["records-consumed-total"] == 3
+
+
+async def test_the_windows_of_metrics_are_those_of_the_configuration():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster, 3)
+        async with consumer_of(cluster, metrics_sample_window_ms=10, metrics_num_samples=1) as consumer:
+            consumer.assign([A0])
+            await read(consumer, 3)
+            consumer.pause()
+            await asyncio.sleep(0.2)
+            metrics = consumer.metrics()
+            # Nothing recent, as the windows are long over.
+            assert math.isnan(metrics["fetch-latency-avg"])
+            assert metrics["fetch-total"] >= 1
+
+
+@pytest.mark.parametrize("call", ["poll", "poll_arrow", "anext", "deserialized"])
+async def test_every_way_to_read_counts_each_record_once(call):
+    async with EmbeddedCluster(transport="memory") as cluster:
+        await fill(cluster, 100, 2)
+        options = {"value_deserializer": bytes} if call == "deserialized" else {}
+        async with consumer_of(cluster, **options) as consumer:
+            consumer.assign([A0, ("a", 1)])
+            count = 0
+            async with asyncio.timeout(10):
+                while count < 100:
+                    if call == "poll_arrow":
+                        count += (await consumer.poll_arrow(1.0, 7)).num_rows
+                    elif call == "poll":
+                        count += sum(map(len, (await consumer.poll(1.0, 7)).values()))
+                    else:
+                        await anext(consumer)
+                        count += 1
+                    assert consumer.metrics()["records-consumed-total"] == count
 
 
 def test_every_public_method_has_a_docstring():

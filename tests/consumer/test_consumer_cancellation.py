@@ -10,6 +10,7 @@ import asyncio
 import pytest
 
 from aioproducer import Consumer, TopicPartition
+from aioproducer.errors import ConsumerClosedError
 from aioproducer.testing import EmbeddedCluster
 from tests.simulation.test_cancellation import CancelledAt
 
@@ -184,6 +185,28 @@ def test_a_close_ends_within_its_timeout_while_no_broker_answers(timeout):
         began = loop.time()
         await consumer.close(timeout)
         assert loop.time() - began <= timeout + 0.3
+        await cluster.stop()
+
+    run(scenario)
+
+
+def test_a_close_ends_calls_in_their_order():
+    async def scenario(loop):
+        cluster = await filled()
+        consumer, ended = consumer_of(cluster), []
+        await consumer.start()
+        cluster.delay("ListOffsets", 600_000, times=None)
+
+        async def call(number):
+            with pytest.raises(ConsumerClosedError):
+                await consumer.offsets_for_times({A0: 1})
+            ended.append(number)
+
+        calls = [asyncio.ensure_future(call(number)) for number in range(50)]
+        await asyncio.sleep(1)
+        await consumer.close()
+        await asyncio.wait(calls)
+        assert ended == list(range(50))
         await cluster.stop()
 
     run(scenario)

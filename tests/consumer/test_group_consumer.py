@@ -118,6 +118,44 @@ async def test_a_subscription_can_change():
         assert [word for word, _ in heard.calls] == ["assigned", "revoked", "assigned", "revoked"]
 
 
+async def test_the_subscription_is_what_is_read():
+    async with cluster_of() as cluster:
+        await fill(cluster, 4)
+        async with member_of(cluster) as consumer:
+            assert consumer.subscription() == frozenset()
+            consumer.subscribe(["clicks", "views"])
+            assert consumer.subscription() == {"clicks", "views"}
+            consumer.subscribe(re.compile("cl.*"))
+            await values_of(consumer, 4)
+            assert consumer.subscription() == {"clicks"}
+            await consumer.unsubscribe()
+            assert consumer.subscription() == frozenset()
+
+
+async def test_metrics_tell_of_the_group():
+    async with cluster_of() as cluster:
+        await fill(cluster, 8)
+        heard = Heard()
+        async with member_of(cluster, enable_auto_commit=False, heartbeat_interval_ms=100) as consumer:
+            assert consumer.metrics()["last-rebalance-seconds-ago"] == -1
+            consumer.subscribe("clicks", listener=heard)
+            await values_of(consumer, 8)
+            await consumer.commit()
+            await consumer.committed(CLICKS[0])
+            await until(lambda: consumer.metrics()["heartbeat-total"] >= 1)
+            metrics = consumer.metrics()
+            for name in ("rebalance", "join", "sync", "commit"):
+                assert metrics[f"{name}-total"] == 1
+            assert metrics["failed-rebalance-total"] == 0
+            assert metrics["assigned-partitions"] == PARTITIONS
+            assert metrics["rebalance-latency-max"] >= metrics["sync-time-max"] > 0
+            assert metrics["partition-assigned-latency-max"] >= 0
+            assert metrics["commit-sync-time-ns-total"] > 0
+            assert metrics["committed-time-ns-total"] > 0
+            for name in ("last-poll-seconds-ago", "last-rebalance-seconds-ago", "last-heartbeat-seconds-ago"):
+                assert 0 <= metrics[name] < TIMEOUT
+
+
 async def test_unsubscribing_leaves_the_group_and_allows_assign():
     async with cluster_of() as cluster:
         await fill(cluster, 4)
@@ -250,6 +288,27 @@ async def test_an_explicit_commit_does_not_hold_back_those_of_a_topic_that_was_c
             assert await values_of(consumer, 3) == [0, 1, 2]
         async with member_of(cluster) as consumer:
             assert offsets_of(await consumer.committed(CLICKS[0])) == {0: 2}
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+async def test_positions_in_a_deleted_topic_do_not_become_those_of_a_new_one(assignor):
+    async with cluster_of(partitions=1) as cluster:
+        await fill(cluster, 30, partitions=1)
+        options = {
+            "partition_assignment_strategy": [assignor],
+            "auto_commit_interval_ms": 600_000,
+            "allow_auto_create_topics": False,
+        }
+        async with member_of(cluster, "clicks", metadata_max_age_ms=20, **options) as consumer:
+            assert await values_of(consumer, 30) == list(range(30))
+            await consumer.poll()
+            # The handler of these records takes long: nothing is requested while the topic goes and comes.
+            cluster.delete_topic("clicks")
+            partition = consumer._fetcher.partitions[CLICKS[0]]
+            await until(lambda: partition.is_missing)
+            cluster.create_topic("clicks")
+            await fill(cluster, 50, first=100, partitions=1)
+            assert await values_of(consumer, 50) == list(range(100, 150))
 
 
 async def test_without_automatic_commits_nothing_is_committed():
@@ -475,6 +534,23 @@ async def test_a_static_member_that_is_replaced_is_fenced():
                 await until(lambda: len(two.values) == 4, two)
                 await two.stop()
         assert heard.calls == [("assigned", ALL), ("lost", ALL)]
+
+
+async def test_a_commit_that_raises_does_not_keep_close_from_leaving_the_group(monkeypatch):
+    async with cluster_of() as cluster:
+        await fill(cluster, 4)
+        consumer = member_of(cluster)
+        await consumer.start()
+        consumer.assign(CLICKS)
+        await values_of(consumer, 4)
+
+        def refuse(*_, **__):
+            raise ValueError("mine")
+
+        monkeypatch.setattr(consumer._group, "_begin_automatic", refuse)
+        with pytest.raises(ValueError, match="mine"):
+            await consumer.close()
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("aioproducer-group")]
 
 
 @pytest.mark.parametrize(

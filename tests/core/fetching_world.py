@@ -190,7 +190,7 @@ class FetchingWorld:
                 batches.read(limit - self.fetcher.records.ready_count())
             while batches.raw:
                 self.fetcher.records.record_ready(batches, batches.raw[0])
-            if batches.is_batch_read:
+            if batches.is_batch_read():
                 self.fetcher.records.end_turn(batches)
         return {
             name.partition: [record.offset for record in records]

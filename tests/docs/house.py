@@ -22,7 +22,7 @@ GROUPS = {
         "_common.client_log",
         "offsets",
     ),
-    "plug-ins": ("serializers", "deserializers", "partitioner", "interceptors", "hooks", "metrics"),
+    "plug-ins": ("serializers", "deserializers", "partitioner", "interceptors", "hooks", "metrics", "consumer_metrics"),
     "producer": (
         "producer",
         "transaction_pool",

@@ -20,7 +20,7 @@ import pytest
 from aioproducer import Producer
 from aioproducer.admin import Admin
 from aioproducer.cli import main
-from aioproducer.consumer.producer_log import AbortedTransaction, fetch_of_producer, find_marker
+from aioproducer.consumer.partition_log import AbortedTransaction, fetch_of_producer, find_marker
 from aioproducer.errors import InvalidProducerEpochError, ProducerFencedError, UnsupportedVersionError, error_class
 from aioproducer.record import TopicPartition
 from tests.kafka.cluster import KafkaCluster

@@ -22,9 +22,11 @@ from aioproducer.errors import (
 )
 from aioproducer.io.authentication import Session
 from aioproducer.protocol import ApiKey
+from aioproducer.protocol.messages import MetadataRequest
 from aioproducer.security.sasl.plain import PlainClient
 from tests.simulation import Fault, run
 from tests.simulation.sasl import PLAIN, SCRAM, SaslRules, secure
+from tests.virtual_time import SteppedClock
 
 
 class Tokens:
@@ -511,21 +513,26 @@ def test_requests_in_flight_at_the_end_of_a_session_that_cannot_be_renewed_are_a
     assert len([record for record in caplog.records if "cannot be renewed yet" in record.getMessage()]) == 1
 
 
+def session_of(world, connection, login):
+    """A session of a connection without a transport."""
+    return Session(
+        world.loop,
+        connection,
+        login,
+        PlainClient("alice", "right"),
+        proceed=lambda buffers, now: None,
+        poison=connection.eof,
+        step_timeout=1.0,
+        random=world.random,
+        log=ClientLog("Producer", "simulated"),
+    )
+
+
 def test_a_connection_may_end_in_the_iteration_in_which_its_renewal_is_due():
     async def scenario(world):
         connection = Connection(peer="broker1:9092", client_id=None)
         login = Tokens(world, SaslRules(), 1.0)
-        session = Session(
-            world.loop,
-            connection,
-            login,
-            PlainClient("alice", "right"),
-            proceed=lambda buffers, now: None,
-            poison=connection.eof,
-            step_timeout=1.0,
-            random=world.random,
-            log=ClientLog("Producer", "simulated"),
-        )
+        session = session_of(world, connection, login)
         session.renew_at(world.loop.time() + 5)
         running = asyncio.ensure_future(session.run())
         await asyncio.sleep(1)
@@ -545,6 +552,31 @@ def test_a_connection_may_end_in_the_iteration_in_which_its_renewal_is_due():
     run(scenario, nodes=1)
 
 
+def test_a_renewal_that_cannot_begin_leaves_the_loop_to_others():
+    class Login:
+        mechanism = "PLAIN"
+        asked = 0
+
+        async def authenticator(self):
+            self.asked += 1
+            return PlainClient("alice", "right")
+
+    async def scenario(world):
+        # It is not ready: it was never started.
+        connection = Connection(peer="broker1:9092", client_id=None)
+        login = Login()
+        session = session_of(world, connection, login)
+        session.renew_at(world.loop.time() + 5)
+        running = asyncio.ensure_future(session.run())
+        await asyncio.sleep(10)
+        assert login.asked == 1
+        connection.eof()
+        session.ended()
+        await running
+
+    run(scenario, nodes=1)
+
+
 def test_a_client_of_single_requests_survives_the_cancellation_of_all_tasks():
     async def scenario(world):
         secure(world.cluster, session_lifetime=10.0)
@@ -555,6 +587,28 @@ def test_a_client_of_single_requests_survives_the_cancellation_of_all_tasks():
             task.cancel()
         await asyncio.sleep(11)
         await client.renew_metadata(5)
+        await client.close()
+
+    run(scenario, nodes=1)
+
+
+def test_a_request_of_the_last_moment_of_a_session_is_sent_or_waits():
+    """The time of the check is the time of the request: a session that ended in between was once an error."""
+
+    async def scenario(world):
+        secure(world.cluster, session_lifetime=10.0)
+        config = ProducerConfig.from_kwargs(bootstrap_servers="broker1:9092", **PLAIN)
+        client = make_client(config, world.loop, world, ClientLog("AdminClient", "admin"))
+        await client.renew_metadata(5)
+        await client.request(MetadataRequest(topics=[]), node_id=1, timeout=5)
+        loop, node = client._loop, client.node(1)
+        end = loop.time()
+        while node.can_send(end + 0.001):
+            end += 0.001
+        # When the request begins, when the node is checked, and the next moment.
+        times = [end, end, end + 0.001]
+        client._loop = SteppedClock(loop, times)
+        assert await client.request(MetadataRequest(topics=[]), node_id=1, timeout=5)
         await client.close()
 
     run(scenario, nodes=1)

@@ -10,14 +10,18 @@ from aioproducer._client.factory import connector_for
 from aioproducer._common.client_log import ClientLog
 from aioproducer.admin import make_client
 from aioproducer.config import ProducerConfig
+from aioproducer.core.transactions.requests import CoordinatorType
 from aioproducer.errors import (
     ConnectionFailedError,
     KafkaTimeoutError,
+    LeaderNotAvailableError,
     NetworkError,
     UnsupportedVersionError,
 )
-from aioproducer.protocol.messages import DescribeClusterRequest, MetadataRequest
+from aioproducer.io.coordinators import find_coordinators
+from aioproducer.protocol.messages import DescribeClusterRequest, MetadataRequest, MetadataResponse
 from aioproducer.testing import EmbeddedCluster
+from tests.virtual_time import SteppedClock
 
 LOG = ClientLog("AdminClient", "tests")
 
@@ -114,18 +118,10 @@ async def test_a_backoff_that_ends_during_the_check_is_not_waited_for():
             await node.disconnected()
         loop = client._loop
         # Just before the backoff ends, and after it.
-        times = iter([node.retry_at() - 0.001, node.retry_at() + 0.001])
-
-        class Clock:
-            def __getattr__(self, name):
-                return getattr(loop, name)
-
-            def time(self):
-                return next(times, None) or loop.time()
-
-        client._loop = Clock()
+        times = [node.retry_at() - 0.001, node.retry_at() + 0.001]
+        client._loop = SteppedClock(loop, times)
         async with asyncio.timeout(5):
-            assert await client._any_usable() is node
+            assert (await client._any_usable())[0] is node
         await client.close()
 
 
@@ -141,6 +137,70 @@ async def test_concurrent_metadata_requests_are_sent_once():
         assert not client.metadata.update_in_flight
         cluster.disconnect("Metadata")
         await client.renew_metadata(5)
+        await client.close()
+
+
+async def test_the_brokers_are_returned_at_once_however_often_nothing_has_changed():
+    """Listing transactions or groups took up to a second more each time: it renewed metadata, after its backoff."""
+    async with EmbeddedCluster(2, transport="memory") as cluster:
+        client = client_of(cluster, retry_backoff_max_ms=60_000)
+        async with asyncio.timeout(5):
+            for _ in range(20):
+                assert sorted(await client.broker_ids(60)) == [1, 2]
+        version = client.metadata.version
+        assert await client.broker_ids(5)
+        assert client.metadata.version == version
+        await client.close()
+
+
+async def test_metadata_lists_a_broker_that_has_joined_since():
+    async with EmbeddedCluster(2, transport="memory") as cluster:
+        await cluster.kill(2)
+        client = client_of(cluster)
+        assert await client.broker_ids(5) == [1]
+        await cluster.restart(2)
+        assert sorted(await client.broker_ids(5)) == [1, 2]
+        assert 2 in client.metadata.nodes
+        await client.close()
+
+
+async def test_a_broker_that_knows_of_no_brokers_yet_is_an_error_that_is_retried():
+    """No broker was asked for its transactions then, and the list was empty."""
+    async with EmbeddedCluster(transport="memory") as cluster:
+        client = client_of(cluster)
+        with pytest.MonkeyPatch.context() as patch:
+
+            async def starting(request, **_):
+                return MetadataResponse(brokers=[])
+
+            patch.setattr(client, "request", starting)
+            with pytest.raises(LeaderNotAvailableError, match="lists no brokers"):
+                await client.broker_ids(5)
+        assert await client.broker_ids(5) == [1]
+        await client.close()
+
+
+async def test_metadata_is_renewed_for_a_broker_with_another_address():
+    async with EmbeddedCluster(2, transport="memory") as cluster:
+        client = client_of(cluster)
+        await client.broker_ids(5)
+        version = client.metadata.version
+        node = client.metadata.nodes[2]
+        client.metadata._nodes[2] = node._replace(port=node.port + 1)
+        assert sorted(await client.broker_ids(5)) == [1, 2]
+        assert client.metadata.version == version + 1
+        assert client.metadata.nodes[2] == node
+        await client.close()
+
+
+async def test_a_new_client_can_send_to_the_coordinator_that_it_has_found():
+    """It knew the bootstrap addresses only, and each first call failed once and waited for its backoff."""
+    async with EmbeddedCluster(2, transport="memory") as cluster, cluster.producer(transactional_id="payments") as one:
+        await one.init_transactions()
+        client = client_of(cluster)
+        found = await find_coordinators(client, CoordinatorType.TRANSACTION, ["payments"], 5)
+        response = await client.request(DescribeClusterRequest(), node_id=found["payments"], timeout=5)
+        assert len(response.brokers) == 2
         await client.close()
 
 

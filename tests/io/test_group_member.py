@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 import pytest
 
 from aioproducer.core.membership.assignors import ASSIGNORS
-from aioproducer.core.membership.states import STABLE, UNJOINED
+from aioproducer.core.membership.states import FENCED, STABLE, UNJOINED
+from aioproducer.core.transactions.requests import Result
 from aioproducer.errors import FencedInstanceIdError, KafkaError, RebalanceInProgressError
 from aioproducer.offsets import OffsetAndMetadata
 from aioproducer.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsTopic
@@ -80,6 +82,28 @@ async def test_offsets_are_committed_and_fetched() -> None:
         found = await one.member.committed(ORDERS, 5)
         assert found == {ORDERS[1]: OffsetAndMetadata(7, "m")}
         await one.stop()
+
+
+async def test_a_fence_is_news_before_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request for records that came between the response and the next turn returned records of a fenced member."""
+    async with group() as cluster:
+        one = application(cluster)
+        one.start()
+        await until(lambda: shared(one), one)
+        member, loop = one.member, asyncio.get_running_loop()
+        seen: list[bool] = []
+
+        def fence(*_: object) -> None:
+            member.membership._stop(FENCED, FencedInstanceIdError())
+            loop.call_soon(lambda: seen.append(member.has_news))
+
+        monkeypatch.setattr(member.membership, "answered", fence)
+        commit = asyncio.create_task(member.commit({ORDERS[1]: OffsetAndMetadata(7)}, 5))
+        await until(lambda: seen)
+        assert seen[0]
+        commit.cancel()
+        await one.stop()
+        await asyncio.wait([commit])
 
 
 async def test_offsets_can_be_committed_while_partitions_are_revoked() -> None:
@@ -226,3 +250,20 @@ async def test_close_is_bounded_when_the_coordinator_is_gone() -> None:
         began = asyncio.get_running_loop().time()
         await one.stop(1.0)
         assert asyncio.get_running_loop().time() - began < 3
+
+
+async def test_close_ends_calls_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Their addresses may ascend: a set of them would have their order by chance.
+    monkeypatch.setattr(Result, "__hash__", lambda result: hash((id(result),)))
+    async with group() as cluster:
+        one = application(cluster)
+        one.start()
+        await until(lambda: shared(one), one)
+        await one.pause()
+        await cluster.kill(1)
+        ended: list[int] = []
+        for number in range(50):
+            call = one.member.begin_commit({ORDERS[0]: OffsetAndMetadata(number)})
+            call.add_callback(functools.partial(ended.append, number))
+        await one.stop(0.1)
+        assert ended == list(range(50))

@@ -28,7 +28,7 @@ from aioproducer.io.node import (
     NodeConnection,
     NodeOwner,
 )
-from aioproducer.metrics import Metrics
+from aioproducer.metrics import ConnectionMetrics
 from aioproducer.protocol import ApiKey
 from aioproducer.record import Node
 from aioproducer.transport.memory import MemoryNetwork, MemoryTransport
@@ -544,7 +544,7 @@ async def _connection() -> NodeConnection:
     loop = asyncio.get_running_loop()
     node = Node(1, "broker", 9092)
     connector = MemoryNetwork()
-    metrics = Metrics(2, 30_000)
+    metrics = ConnectionMetrics(2, 30_000)
     return NodeConnection(loop, node, NodeOwner(), connector, settings, metrics, Hooks(), random.Random(1))
 
 

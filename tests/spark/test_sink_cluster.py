@@ -10,8 +10,8 @@ import pytest
 
 from aioproducer.admin import Admin
 from aioproducer.broker.cluster import BrokerCluster
-from aioproducer.consumer import producer_log
-from aioproducer.consumer.producer_log import ProducerFetch, find_marker
+from aioproducer.consumer import partition_log
+from aioproducer.consumer.partition_log import ProducerFetch, find_marker
 from aioproducer.errors import KafkaTimeoutError
 from aioproducer.producer import Producer
 from aioproducer.record import TopicPartition
@@ -140,7 +140,7 @@ def test_the_search_for_a_marker_ends_where_the_log_ended_when_it_began(monkeypa
         assert len(offsets) < 100
         return ProducerFetch(offset + 10, (), (), (), 0, 0, 50 + 10 * len(offsets))
 
-    monkeypatch.setattr(producer_log, "fetch_of_producer", fetch)
+    monkeypatch.setattr(partition_log, "fetch_of_producer", fetch)
     assert asyncio.run(find_marker(None, TopicPartition("t", 0), 9, 1)) is None
     assert offsets == [10, 20, 30, 40, 50]
 

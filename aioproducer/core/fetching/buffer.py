@@ -1,4 +1,4 @@
-"""Prefetched batches in the order in which they are returned."""
+"""Compiled. Prefetched batches in the order in which they are returned."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from aioproducer._common.views import part_of
 from aioproducer.compression import codec
 from aioproducer.core.fetching.memory import RECORD_OVERHEAD, FetchedResponse
-from aioproducer.core.fetching.partition import FetchPosition
+from aioproducer.core.fetching.partition import FetchPosition, position_at, position_behind_record
 from aioproducer.core.fetching.records import BatchReader, ConsumerRecord
 from aioproducer.core.metadata.cluster import NO_EPOCH
 from aioproducer.errors import ProtocolError
 from aioproducer.wire.aborted_filter import AbortedFilter
 from aioproducer.wire.record_batch import (
     BATCH_HEADER_SIZE,
+    CONTROL_FLAG,
     LEAST_BATCH_LENGTH_OF_ANY_MAGIC,
     LENGTH_OFFSET,
     LOG_OVERHEAD,
@@ -35,13 +37,16 @@ _INT32 = Struct(">i")
 
 LARGEST_BATCH = 256 * 1024 * 1024
 """Bytes that a batch may have when it is decompressed."""
+THREAD_BYTES = 64 * 1024
+"""Compressed bytes from which a batch is decompressed in a thread: below, waking a thread takes longer."""
 
 
 class FetchedBatches:
     """The batches of one partition in one response, and how far they were decoded.
 
-    A batch takes four steps: ``open_batch``, ``set_body`` with its decompressed records, ``read``, and ``pass_record``
-    for each decoded record. Between them the driver may wait, and may be cancelled.
+    A batch takes three steps: ``open_batch``, ``open_body`` or ``set_body`` with the decompressed records, and then
+    ``read_ready`` or ``read_columns``; or, for deserializers, ``read`` and ``pass_record`` for each decoded record.
+    Between them the driver may wait, and may be cancelled.
 
     Args:
         first: records before this offset are skipped.
@@ -119,7 +124,7 @@ class FetchedBatches:
             ProtocolError: the batch is corrupt.
         """
         if self.batch is not None:
-            if not self.is_batch_read:
+            if not self.is_batch_read():
                 return self.batch
             self._close_batch()
         for batch in self._batches:
@@ -133,7 +138,7 @@ class FetchedBatches:
             if self._check_crcs:
                 batch.validate()
             is_dropped = self._aborted is not None and self._aborted.drops(batch)
-            if not (is_dropped or batch.is_control):
+            if not (is_dropped or batch.attributes & CONTROL_FLAG):
                 self.batch = batch
                 return batch
             self.partition.passed(position_behind(batch))
@@ -154,6 +159,19 @@ class FetchedBatches:
             behind = self.partition.high_watermark
         return behind if behind > self.first else None
 
+    def open_body(self) -> bool:
+        """Decompress the open batch, unless that was done or takes long: return False if a thread must do it first.
+
+        Raises:
+            ProtocolError, ConfigurationError: as ``decompressed``.
+        """
+        batch = self.batch
+        if self.reader is None and batch is not None:
+            if batch.size_in_bytes >= THREAD_BYTES and batch.compression_id:
+                return False
+            self.set_body(decompressed(batch))
+        return True
+
     def set_body(self, body: bytes | memoryview) -> None:
         """Set the decompressed body of the open batch."""
         assert self.batch is not None
@@ -162,50 +180,67 @@ class FetchedBatches:
         self._body_size = len(body)
         self._buffer.decoded += self._body_size
 
+    def _decode(self, limit: int, most_bytes: int) -> list[ConsumerRecord]:
+        reader = self.reader
+        assert reader is not None
+        place = reader.place
+        topic, index = self.partition.name
+        records = reader.read(topic, index, limit, most_bytes)
+        self.partition.hold_decoded(reader.place - place + len(records) * RECORD_OVERHEAD)
+        return records
+
     def read(self, limit: int, most_bytes: int = LARGEST_BATCH) -> None:
         """Decode at most ``limit`` further records of the open batch into ``raw``, and none behind ``most_bytes``.
 
         Raises:
             ProtocolError: a record is malformed.
         """
-        assert self.reader is not None
-        assert self.batch is not None
-        place = self.reader.place
-        records = self.reader.read(*self.partition.name, limit, most_bytes)
-        self.raw.extend(records)
-        self.partition.hold_decoded(self.reader.place - place + len(records) * RECORD_OVERHEAD)
-        if self.is_batch_read:
+        self.raw.extend(self._decode(limit, most_bytes))
+        if self.is_batch_read():
             # Compaction has removed every record that the caller has not read.
+            assert self.batch is not None
             self.partition.passed(position_behind(self.batch))
 
-    def read_columns(self, columns: RecordColumns, limit: int, most_bytes: int) -> None:
-        """As ``read``, into the rows of ``columns``; the position moves behind them.
+    def read_ready(self, limit: int, most_bytes: int = LARGEST_BATCH) -> int:
+        """As ``read``, but the records become ready for the caller as they are; return how many.
+
+        Raises:
+            ProtocolError: a record is malformed.
+        """
+        assert not self.raw
+        records = self._decode(limit, most_bytes)
+        self.partition.ready.extend(records)
+        if records:
+            self._pass(records[-1])
+        elif self.is_batch_read():
+            assert self.batch is not None
+            self.partition.passed(position_behind(self.batch))
+        return len(records)
+
+    def read_columns(self, columns: RecordColumns, limit: int, most_bytes: int) -> int:
+        """As ``read``, into the rows of ``columns``; the position moves behind them. Return the number of rows.
 
         Raises:
             ProtocolError: the next record is malformed.
         """
-        assert self.reader is not None
+        reader, partition = self.reader, self.partition
+        assert reader is not None
         assert self.batch is not None
         assert not self.raw
-        partition = self.partition
         assert not partition.ready
-        rows = columns.read(partition.name, self.reader, limit, most_bytes)
-        if rows:
-            epoch = NO_EPOCH if self.reader.epoch is None else self.reader.epoch
-            partition.returned(FetchPosition(columns.last_offset + 1, epoch))
-        if self.is_batch_read:
-            partition.passed(position_behind(self.batch))
+        rows = columns.read(partition.name, reader, limit, most_bytes)
+        if reader.is_at_end:
+            behind = position_behind(self.batch)
+            if rows:
+                partition.returned(behind)
+            partition.passed(behind)
+        elif rows:
+            partition.returned(position_at(columns.last_offset + 1, NO_EPOCH if reader.epoch is None else reader.epoch))
+        return rows
 
-    @property
     def is_batch_read(self) -> bool:
         """Whether every record of the open batch has passed."""
         return not self.raw and self.reader is not None and self.reader.is_at_end
-
-    def pass_all(self) -> None:
-        """As ``pass_record`` for all of ``raw``; the caller appends them to the partition's ``ready`` before."""
-        last = self.raw.pop()
-        self.raw.clear()
-        self._pass(last)
 
     def pass_record(self) -> ConsumerRecord:
         """Remove the first record of ``raw``; the position behind it, or behind the batch, becomes that of ``ready``.
@@ -218,12 +253,11 @@ class FetchedBatches:
 
     def _pass(self, record: ConsumerRecord) -> None:
         batch = self.batch
-        if batch is not None and self.is_batch_read:
+        if batch is not None and self.is_batch_read():
             # Compaction may have removed the last records of the batch.
             self.partition.passed(position_behind(batch))
         else:
-            epoch = NO_EPOCH if record.leader_epoch is None else record.leader_epoch
-            self.partition.passed(FetchPosition(record.offset + 1, epoch))
+            self.partition.passed(position_behind_record(record))
 
 
 def decompressed(batch: RecordBatch) -> bytes | memoryview:
@@ -233,13 +267,13 @@ def decompressed(batch: RecordBatch) -> bytes | memoryview:
         ProtocolError: the data are malformed or larger than ``LARGEST_BATCH``.
         ConfigurationError: the codec's library is not installed.
     """
-    body = batch.buffer[BATCH_HEADER_SIZE:]
+    body = part_of(batch.buffer, BATCH_HEADER_SIZE, batch.size_in_bytes - BATCH_HEADER_SIZE)
     return codec(batch.compression_id).decompress(body, LARGEST_BATCH) if batch.compression_id else body
 
 
 def position_behind(batch: RecordBatch) -> FetchPosition:
     """Return the position behind a batch."""
-    return FetchPosition(batch.next_offset, batch.partition_leader_epoch)
+    return position_at(batch.last_offset + 1, batch.partition_leader_epoch)
 
 
 def last_position(records: Buffer, first: int) -> FetchPosition | None:

@@ -2,7 +2,11 @@ cimport cython
 
 from aioproducer.core.fetching.records cimport BatchReader
 
-cdef long long _EXTREME, _MOST_GUESSED
+cdef long long _MOST_GUESSED
+
+
+@cython.locals(size=Py_ssize_t)
+cdef object _grow(bytearray buffer, Py_ssize_t needed)
 
 
 @cython.final
@@ -32,7 +36,6 @@ cdef class RecordColumns:
     cdef readonly list runs
     cdef readonly long long last_offset
 
-    @cython.locals(needed=Py_ssize_t)
     cdef object _reserve(self, Py_ssize_t rows)
     cdef object _read_one_by_one(self, BatchReader reader, Py_ssize_t limit, Py_ssize_t end)
     cdef bint _read_next(self, BatchReader reader, Py_ssize_t before) except -1
@@ -41,10 +44,6 @@ cdef class RecordColumns:
     @cython.locals(
         begin="const unsigned char *",
         end="const unsigned char *",
-        place="const unsigned char *",
-        record_end="const unsigned char *",
-        key="const unsigned char *",
-        value="const unsigned char *",
         rows=Py_ssize_t,
         first_place=Py_ssize_t,
         before=Py_ssize_t,
@@ -52,12 +51,7 @@ cdef class RecordColumns:
         size=Py_ssize_t,
         has_append_time=cython.bint,
         append_time="long long",
-        is_plain=cython.bint,
         offset="long long",
         offsets="long long *",
     )
     cdef int _read_by_address(self, BatchReader reader, Py_ssize_t limit, Py_ssize_t most_bytes) except -1
-
-
-@cython.locals(read=cython.uint, byte=cython.uint, index=cython.int)
-cdef const unsigned char* _number(const unsigned char* place, const unsigned char* end, long long* value) noexcept

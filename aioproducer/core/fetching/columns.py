@@ -1,7 +1,6 @@
 """Compiled. Records as columns in Arrow's layout, filled from the bodies of batches without an object for each record.
 
-Bodies are not trusted: each length is checked before the bytes that it names are read, and room before bytes are
-written. What the short way through a record does not understand is left to ``decode_record``.
+Room is checked before bytes are written. ``core.fetching.records`` has the two ways to decode a record.
 """
 
 from __future__ import annotations
@@ -9,10 +8,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
+from aioproducer.core.fetching.records import LEAST_RECORD_SIZE
 from aioproducer.errors import ProtocolError
 from aioproducer.record import TopicPartition
-from aioproducer.wire.record import decode_record
-from aioproducer.wire.varint import INT32_MAX, INT64_MAX, INT64_MIN
+from aioproducer.wire.varint import INT32_MAX
 
 if TYPE_CHECKING:
     from aioproducer.core.fetching.records import BatchReader, ConsumerRecord
@@ -25,6 +24,7 @@ else:
     from aioproducer._common.uncompiled import cython
 
 if cython.compiled:
+    from cython.cimports.aioproducer.core.fetching.records import RecordFields, parse_record
     from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
     from cython.cimports.libc.string import memcpy
@@ -34,8 +34,13 @@ _INT64 = Struct("=q")
 
 # Bytes that are reserved for batches that were not seen yet.
 _MOST_GUESSED = 2 * 1024 * 1024
-# From here on, the sum of a base and a delta may not fit 64 bits.
-_EXTREME = 2**62
+
+
+def _grow(buffer: bytearray, needed: int) -> None:
+    """Append zeros if fewer bytes than needed are there: as many as there are, so that bytes are seldom moved."""
+    size = len(buffer)
+    if needed > size:
+        buffer.extend(bytes(max(needed, 2 * size) - size))
 
 
 class BinaryRows:
@@ -66,10 +71,8 @@ class BinaryRows:
         if self.used + size > INT32_MAX:
             raise OverflowError(f"an Arrow column holds at most {INT32_MAX} bytes, not {self.used + size}")
         rows += self.count
-        if 4 * (rows + 1) > len(self.ends):
-            self.ends.extend(bytes(4 * (rows + 1) - len(self.ends)))
-        if (rows + 7) // 8 > len(self.validity):
-            self.validity.extend(bytes((rows + 7) // 8 - len(self.validity)))
+        _grow(self.ends, 4 * (rows + 1))
+        _grow(self.validity, (rows + 7) // 8)
         size += self.used
         if size > len(self.data):
             # Twice as much, so that bytes are seldom moved.
@@ -140,10 +143,8 @@ class RecordColumns:
         return self.keys.used + self.values.used
 
     def _reserve(self, rows: int) -> None:
-        needed = 8 * (self.count + rows)
-        if needed > len(self.offsets):
-            self.offsets.extend(bytes(needed - len(self.offsets)))
-            self.timestamps.extend(bytes(needed - len(self.timestamps)))
+        _grow(self.offsets, 8 * (self.count + rows))
+        _grow(self.timestamps, 8 * (self.count + rows))
         self.keys.reserve(rows, 0)
         self.values.reserve(rows, 0)
 
@@ -181,7 +182,7 @@ class RecordColumns:
         before = self.count
         if reader.is_at_end:
             reader.check_end()
-        elif cython.compiled and -_EXTREME < reader.base_timestamp < _EXTREME and reader.base_offset < _EXTREME:
+        elif cython.compiled and reader.is_moderate:
             self._read_by_address(reader, limit, most_bytes)
         else:
             self._read_one_by_one(reader, limit, reader.place + most_bytes)
@@ -201,27 +202,15 @@ class RecordColumns:
         Args:
             before: the rows before this call.
         """
-        body = reader.body_bytes()
         try:
-            offset_delta, timestamp_delta, key, value, headers, place = decode_record(body, reader.place)
-            if reader.count == 1 and place != len(body):
-                raise ProtocolError(f"the records of a batch end {len(body) - place} bytes before the end of its body")
-            offset = reader.base_offset + offset_delta
-            timestamp = reader.append_time
-            if timestamp is None:
-                timestamp = reader.base_timestamp + timestamp_delta
-            if not (INT64_MIN <= offset <= INT64_MAX and INT64_MIN <= timestamp <= INT64_MAX):
-                raise ProtocolError(f"a record's offset {offset} or timestamp {timestamp} does not fit 64 bits")
+            found = reader.next_record()
         except ProtocolError:
             if self.count == before:
                 raise
             # The rows before it are returned first.
             return False
-        reader.place = place
-        reader.count -= 1
-        if offset >= reader.stop:
-            reader.count = 0
-        elif offset >= reader.first:
+        if found is not None:
+            offset, timestamp, key, value, headers, _ = found
             self.append(offset, timestamp, key, value, headers)
         return True
 
@@ -229,17 +218,13 @@ class RecordColumns:
 
     def _read_by_address(self, reader: BatchReader, limit: int, most_bytes: int) -> int:
         view = cython.declare(cython.Py_buffer)
-        number = cython.declare(cython.longlong)
-        timestamp_delta = cython.declare(cython.longlong)
-        offset_delta = cython.declare(cython.longlong)
-        key_size = cython.declare(cython.longlong)
-        value_size = cython.declare(cython.longlong)
+        fields = cython.declare(RecordFields)
         PyObject_GetBuffer(reader.body, cython.address(view), PyBUF_SIMPLE)
         try:
             begin = cython.cast(cython.p_uchar, view.buf)
             end = begin + view.len
-            # No record has less than seven bytes: the count is not trusted.
-            rows = min(limit, reader.count, (view.len - reader.place) // 7 + 1)
+            # The count is not trusted.
+            rows = min(limit, reader.count, (view.len - reader.place) // LEAST_RECORD_SIZE + 1)
             self._reserve(rows)
             size = view.len - reader.place
             if not self.values.used:
@@ -252,37 +237,15 @@ class RecordColumns:
             has_append_time = reader.append_time is not None
             append_time = reader.append_time if has_append_time else 0
             while reader.count and self.count < last and reader.place - first_place < most_bytes:
-                place = begin + reader.place
-                # Each number is checked: NULL is a malformed one, or one that is too large for the short way.
-                key = value = place
-                is_plain = False
-                place = _number(place, end, cython.address(number))
-                if place is not cython.NULL and 1 <= number <= end - place:
-                    record_end = place + number
-                    place = _number(place + 1, record_end, cython.address(timestamp_delta))
-                    if place is not cython.NULL:
-                        place = _number(place, record_end, cython.address(offset_delta))
-                    if place is not cython.NULL:
-                        place = _number(place, record_end, cython.address(key_size))
-                    if place is not cython.NULL and key_size <= record_end - place:
-                        key = place
-                        if key_size > 0:
-                            place += key_size
-                        place = _number(place, record_end, cython.address(value_size))
-                        if place is not cython.NULL and value_size <= record_end - place:
-                            value = place
-                            if value_size > 0:
-                                place += value_size
-                            # No headers, and nothing behind them.
-                            is_plain = place + 1 == record_end and place[0] == 0
-                            is_plain = is_plain and (reader.count > 1 or record_end == end)
-                if not is_plain:
+                if not parse_record(begin + reader.place, end, cython.address(fields)) or (
+                    reader.count == 1 and fields.end != end
+                ):
                     if not self._read_next(reader, before):
                         break
                     continue
-                reader.place = record_end - begin
+                reader.place = fields.end - begin
                 reader.count -= 1
-                offset = reader.base_offset + offset_delta
+                offset = reader.base_offset + fields.offset_delta
                 if offset >= reader.stop:
                     reader.count = 0
                     break
@@ -291,26 +254,11 @@ class RecordColumns:
                 offsets = cython.cast(cython.p_longlong, PyByteArray_AS_STRING(self.offsets))
                 offsets[self.count] = offset
                 offsets = cython.cast(cython.p_longlong, PyByteArray_AS_STRING(self.timestamps))
-                offsets[self.count] = append_time if has_append_time else reader.base_timestamp + timestamp_delta
-                self.keys.put(key, key_size)
-                self.values.put(value, value_size)
+                offsets[self.count] = append_time if has_append_time else reader.base_timestamp + fields.timestamp_delta
+                self.keys.put(fields.key, fields.key_size)
+                self.values.put(fields.value, fields.value_size)
                 self.count += 1
                 self.last_offset = offset
         finally:
             PyBuffer_Release(cython.address(view))
         return 0
-
-
-def _number(place: Any, end: Any, value: Any) -> Any:
-    """Read a number of at most four bytes; return the address behind it, NULL if there is none."""
-    read = 0
-    for index in range(4):
-        if place >= end:
-            break
-        byte = place[0]
-        place += 1
-        read |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            value[0] = cython.cast(cython.longlong, read >> 1) ^ -cython.cast(cython.longlong, read & 1)
-            return place
-    return cython.NULL

@@ -101,9 +101,9 @@ class Fetcher:
         self._node_attempts: dict[int, Attempts] = {}
         # Partitions in the order of the next requests: one with data goes to the end.
         self._order: dict[TopicPartition, None] = {}
-        self.records: Final = RecordTurns()
-        # The bytes that each partition may have in the buffer.
-        self._share = 1
+        self.records: Final = RecordTurns(self.buffer)
+        self.received_bytes = 0
+        """Bytes of record batches in all responses."""
         self._applied_version = -1
         # Of a partition that is assigned: above those of all before, so that late responses are ignored.
         self._next_revision = 0
@@ -125,7 +125,7 @@ class Fetcher:
                 self.partitions[name] = AssignedPartition(name, attempts, self.buffer, self._next_revision)
                 self._order[name] = None
         share = self.buffer.response_capacity // max(len(self.partitions), 1)
-        self._share = max(min(self.settings.max_partition_bytes, share), 1)
+        self.buffer.share = max(min(self.settings.max_partition_bytes, share), 1)
         self.refresh_leaders(now)
 
     def uninitialized(self) -> list[TopicPartition]:
@@ -212,9 +212,13 @@ class Fetcher:
         topic, index = partition.name
         known = self.metadata.add_topic(topic, now)
         if known is None:
-            self._check_topic_error(partition, self.metadata.topic_error(topic))
+            code = self.metadata.topic_error(topic)
+            if code == UnknownTopicOrPartitionError.code:
+                partition.is_missing = True
+            self._check_topic_error(partition, code)
             partition.leader = NO_LEADER
             return
+        partition.is_missing = False
         if known.topic_id is not None and known.topic_id != partition.topic_id:
             if partition.topic_id is not None:
                 self._begin_recreated(partition, known.topic_id)
@@ -258,13 +262,6 @@ class Fetcher:
 
     # Requests
 
-    def is_full(self, partition: AssignedPartition) -> bool:
-        """Return whether the partition must be read before its node gets a request.
-
-        That is with half of its share: the next response arrives while the other half is read.
-        """
-        return bool(partition.buffered) and 2 * partition.buffered_bytes > self._share
-
     def _is_fetchable(self, partition: AssignedPartition, now: float) -> bool:
         return (
             partition.state is FetchState.FETCHING
@@ -284,7 +281,7 @@ class Fetcher:
             if node_id == NO_LEADER:
                 self.without_leader(partition, now)
                 continue
-            fetchable[node_id] = fetchable.get(node_id, True) and not self.is_full(partition)
+            fetchable[node_id] = fetchable.get(node_id, True) and not partition.is_full()
         nodes = [
             node_id
             for node_id, may_fetch in fetchable.items()
@@ -306,7 +303,7 @@ class Fetcher:
         most = max(
             min(self.settings.max_bytes, self.buffer.response_capacity // max(len(nodes), 1)), LEAST_REQUEST_BYTES
         )
-        least = min(most, self._share)
+        least = min(most, self.buffer.share)
         if self.buffer.free < least:
             self._drop_paused()
         return min(most, self.buffer.free) if self.buffer.free >= least else 0
@@ -437,6 +434,7 @@ class Fetcher:
             return change
         self._node_attempts.pop(plan.node_id, None)
         size = _size(response)
+        self.received_bytes += size
         memory = FetchedResponse(self.buffer, size)
         refused: set[TopicPartition] = set()
         for topic, name in zip(response.responses, names, strict=True):

@@ -1,4 +1,4 @@
-"""The memory of a consumer: bytes of responses, of requests in flight, and of what was decoded from the responses."""
+"""Compiled. The memory of a consumer: bytes of responses, of requests in flight, and of decoded records."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ class FetchBuffer:
     A quarter of the capacity is for what is decoded: decompressed bodies and records that were not returned yet.
     """
 
-    __slots__ = ("capacity", "decoded", "decoding_room", "has_room_again", "reserved", "used")
+    __slots__ = ("capacity", "decoded", "decoding_room", "has_room_again", "reserved", "share", "used")
 
     def __init__(self, capacity: int) -> None:
         self.capacity: Final = capacity
         self.decoding_room: Final = capacity // _DECODING_PART
         """Bytes that may be decoded before the caller takes records."""
+        self.share = 1
+        """Bytes of responses that each partition may occupy."""
         self.reserved = 0
         self.used = 0
         """Bytes of responses."""
         self.decoded = 0
         """Bytes of decompressed bodies and decoded records."""
         self.has_room_again = False
-        """Whether so much was decoded that requests may have waited for it, and part of that was released since."""
+        """Whether requests may have waited for room that there is now."""
 
     @property
     def response_capacity(self) -> int:

@@ -1,4 +1,4 @@
-"""One assigned partition: its state, its positions and its prefetched data. The package docstring has the states."""
+"""Compiled. One assigned partition: its state, positions and prefetched data. The package docstring has the states."""
 
 from __future__ import annotations
 
@@ -53,6 +53,17 @@ class FetchPosition(NamedTuple):
     epoch: int = NO_EPOCH
 
 
+def position_behind_record(record: ConsumerRecord) -> FetchPosition:
+    """Return the position behind a record."""
+    epoch = record.leader_epoch
+    return position_at(record.offset + 1, NO_EPOCH if epoch is None else epoch)
+
+
+def position_at(offset: int, epoch: int) -> FetchPosition:
+    """Return ``FetchPosition(offset, epoch)`` without the Python function that is its own ``__new__``."""
+    return tuple.__new__(FetchPosition, (offset, epoch))
+
+
 class AssignedPartition:
     """A partition that the consumer reads.
 
@@ -63,7 +74,11 @@ class AssignedPartition:
 
     __slots__ = (
         "_failing_since",
+        "_last_processed",
+        "_last_returned",
         "_memory",
+        "_position",
+        "_processed",
         "attempts",
         "buffered",
         "decoded",
@@ -76,14 +91,13 @@ class AssignedPartition:
         "is_error_final",
         "is_held",
         "is_looked_up",
+        "is_missing",
         "is_paused_by_caller",
         "last_stable_offset",
         "leader",
         "leader_epoch",
         "log_start_offset",
         "name",
-        "position",
-        "processed",
         "read_replica",
         "read_replica_until",
         "ready",
@@ -102,10 +116,11 @@ class AssignedPartition:
         self.attempts: Final = attempts
         self.state = FetchState.INITIALIZING
         self.revision = revision
-        self.position: FetchPosition | None = None
-        """The next record for the caller."""
-        self.processed: FetchPosition | None = None
-        """Behind the last record that the caller has processed: it has requested the next one since."""
+        # ``position`` and ``processed``, unless they are behind these records.
+        self._position: FetchPosition | None = None
+        self._processed: FetchPosition | None = None
+        self._last_returned: ConsumerRecord | None = None
+        self._last_processed: ConsumerRecord | None = None
         self.fetch_position: FetchPosition | None = None
         """The next record to request."""
         self.reset: OffsetReset | None = None
@@ -123,6 +138,8 @@ class AssignedPartition:
         """The node with a Fetch request that includes the partition."""
         self.is_looked_up = False
         """Whether ListOffsets or OffsetForLeaderEpoch is in flight for the partition."""
+        self.is_missing = False
+        """Whether metadata says that the topic does not exist. Its positions must not become those of a new topic."""
         self.topic_id: bytes | None = None
         self.recreations = 0
         """How often the topic was deleted and created again."""
@@ -169,14 +186,41 @@ class AssignedPartition:
         self.drop_buffered()
 
     @property
+    def position(self) -> FetchPosition | None:
+        """The next record for the caller."""
+        if self._last_returned is not None:
+            self._position, self._last_returned = position_behind_record(self._last_returned), None
+        return self._position
+
+    @position.setter
+    def position(self, position: FetchPosition | None) -> None:
+        self._position, self._last_returned = position, None
+
+    @property
+    def processed(self) -> FetchPosition | None:
+        """Behind the last record that the caller has processed: it has requested the next one since."""
+        if self._last_processed is not None:
+            self._processed, self._last_processed = position_behind_record(self._last_processed), None
+        return self._processed
+
+    @processed.setter
+    def processed(self, position: FetchPosition | None) -> None:
+        self._processed, self._last_processed = position, None
+
+    @property
     def is_paused(self) -> bool:
         """Whether records are neither requested nor returned now."""
         return self.is_held or self.is_paused_by_caller
 
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes of record batches that wait in the buffer and are not opened yet."""
-        return sum([each.left for each in self.buffered])
+    def is_full(self) -> bool:
+        """Whether the partition must be read before its node gets a request.
+
+        That is with half of its share: the next response arrives while the other half is read.
+        """
+        waiting = 0
+        for batches in self.buffered:
+            waiting += batches.left
+        return 2 * waiting > self._memory.share
 
     @property
     def is_fetched(self) -> bool:
@@ -232,12 +276,21 @@ class AssignedPartition:
         """Return the next ready record, and move the position behind it."""
         record = self.ready.popleft()
         if self.ready:
-            self.position = FetchPosition(
-                record.offset + 1, NO_EPOCH if (epoch := record.leader_epoch) is None else epoch
-            )
+            self.position = position_behind_record(record)
         else:
             self.position = self.ready_position
             self._release_decoded()
+        return record
+
+    def take_next(self) -> ConsumerRecord:
+        """Let the returned records count as processed, and return the next ready record, of at least two.
+
+        The positions are derived from the records when they are asked for: an iteration calls this for each record.
+        """
+        record = self.ready.popleft()
+        if self._last_returned is None:
+            self._processed = self._position
+        self._last_processed, self._last_returned = self._last_returned, record
         return record
 
     def take(self, limit: int) -> list[ConsumerRecord]:
@@ -390,3 +443,9 @@ class AssignedPartition:
         if end < 0 or self.position is None:
             return None
         return max(end - self.position.offset, 0)
+
+    def lead(self) -> int | None:
+        """Return the number of offsets from the beginning of the log to the position; None if unknown."""
+        if self.log_start_offset < 0 or self.position is None:
+            return None
+        return max(self.position.offset - self.log_start_offset, 0)

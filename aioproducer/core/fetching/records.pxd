@@ -9,22 +9,32 @@ cdef extern from *:
     }
     """
     object allocate_tuple(object type, Py_ssize_t size)
+    void PyObject_GC_UnTrack(object instance) noexcept
 
 
-cdef int _LONGEST_START
+cdef long long _EXTREME
 
 
-@cython.locals(
-    length=Py_ssize_t,
-    data="const unsigned char*",
-    size=Py_ssize_t,
-    end=Py_ssize_t,
-    timestamp=Py_ssize_t,
-    offset=Py_ssize_t,
-    size_of_key=Py_ssize_t,
-    size_of_value=Py_ssize_t,
-)
-cpdef tuple decode_small_record(bytes body, Py_ssize_t place)
+cdef struct RecordFields:
+    long long offset_delta
+    long long timestamp_delta
+    const unsigned char* key
+    Py_ssize_t key_size
+    const unsigned char* value
+    Py_ssize_t value_size
+    const unsigned char* end
+
+
+@cython.locals(is_plain=cython.bint)
+cdef bint parse_record(const unsigned char* place, const unsigned char* end, RecordFields* fields) noexcept
+
+
+@cython.locals(read=cython.uint, byte=cython.uint, index=cython.int)
+cdef const unsigned char* _number(const unsigned char* place, const unsigned char* end, long long* value) noexcept
+
+
+@cython.locals(copied=bytes)
+cdef object _bytes_at(const unsigned char* address, Py_ssize_t size)
 
 
 cdef void _set(object record, Py_ssize_t index, object field) noexcept
@@ -42,18 +52,22 @@ cdef class BatchReader:
     cdef readonly long long stop
 
     cpdef bytes body_bytes(self)
-    @cython.locals(
-        records=list,
-        body=bytes,
-        place=Py_ssize_t,
-        end=Py_ssize_t,
-        count=Py_ssize_t,
-        first="long long",
-        stop="long long",
-        base_offset="long long",
-        base_timestamp="long long",
-        offset="long long",
-        fields=tuple,
-        number=object,
-    )
+    cpdef object check_end(self)
+    cpdef object next_record(self)
+    @cython.locals(records=list)
     cpdef list read(self, object topic, object partition, Py_ssize_t limit, Py_ssize_t most_bytes)
+    cdef object _read_one_by_one(
+        self, list records, object topic, object partition, Py_ssize_t limit, Py_ssize_t end
+    )
+    cdef bint _append_next(self, list records, object topic, object partition) except -1
+    @cython.locals(
+        begin="const unsigned char *",
+        end="const unsigned char *",
+        count=Py_ssize_t,
+        has_append_time=cython.bint,
+        last_delta="long long",
+        offset="long long",
+    )
+    cdef int _read_by_address(
+        self, list records, object topic, object partition, Py_ssize_t limit, Py_ssize_t last_place
+    ) except -1

@@ -1,4 +1,10 @@
-"""Compiled. ``ConsumerRecord``, and its decoding from a batch."""
+"""Compiled. ``ConsumerRecord``, and its decoding from a batch.
+
+Bodies are not trusted: each length is checked before the bytes that it names are read. What the short way through a
+record does not understand is left to ``decode_record``.
+
+No Python form: ``parse_record`` reads a record at an address, and ``_read_by_address`` makes records of what it finds.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aioproducer.errors import ProtocolError
 from aioproducer.record import HeaderPair
-from aioproducer.wire.record import decode_record
+from aioproducer.wire.record import DecodedRecord, decode_record
 from aioproducer.wire.record_batch import LOG_APPEND_TIME, RecordBatch
-from aioproducer.wire.varint import INT64_MAX
+from aioproducer.wire.varint import INT64_MAX, INT64_MIN
 
 if TYPE_CHECKING and not TYPE_CHECKING:
     # Read by Cython alone.
@@ -17,8 +23,9 @@ else:
     from aioproducer._common.uncompiled import cython
 
 if cython.compiled:
-    from cython.cimports.aioproducer.core.fetching.records import allocate_tuple
-    from cython.cimports.cpython.bytes import PyBytes_AS_STRING
+    from cython.cimports.aioproducer.core.fetching.records import PyObject_GC_UnTrack, RecordFields, allocate_tuple
+    from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
     from cython.cimports.cpython.ref import Py_INCREF
     from cython.cimports.cpython.tuple import PyTuple_SET_ITEM
 
@@ -41,71 +48,10 @@ class ConsumerRecord(NamedTuple):
     """Epoch of the leader that appended the record; None if it is unknown."""
 
 
-# The most bytes that the numbers of a small record take before its key: size, attributes, two deltas, the key's size.
-_LONGEST_START = 9
-
-
-def decode_small_record(body: bytes, place: int) -> tuple[int, int, bytes | None, bytes | None, int] | None:
-    """Return offset delta, timestamp delta, key, value and end of a record without headers and with small numbers.
-
-    Nearly all records are such: every number takes at most two bytes. For all others, malformed ones, and one that ends
-    within a few bytes of the end of the body, the result is None; ``decode_record`` reads or rejects them. The numbers
-    are written out, as a call for each takes longer than all of this.
-    """
-    length = len(body)
-    if place < 0 or place + _LONGEST_START > length:
-        return None
-    data = cython.cast(cython.p_uchar, PyBytes_AS_STRING(body)) if cython.compiled else body
-    size = data[place]
-    place += 1
-    if size >= 0x80:
-        size += (data[place] << 7) - 0x80
-        place += 1
-    end = place + (size >> 1)
-    # A size of three bytes or a negative one: bit 14, or bit 0, is set.
-    if size & 0x4001 or end > length:
-        return None
-    timestamp = data[place + 1]
-    place += 2
-    if timestamp >= 0x80:
-        timestamp += (data[place] << 7) - 0x80
-        place += 1
-    offset = data[place]
-    place += 1
-    if offset >= 0x80:
-        offset += (data[place] << 7) - 0x80
-        place += 1
-    size = data[place]
-    place += 1
-    if (timestamp | offset) & 0x4000 or offset & 1:
-        return None
-    key = value = None
-    if size != 1:
-        if size >= 0x80:
-            size += (data[place] << 7) - 0x80
-            place += 1
-        size_of_key = size >> 1
-        if size & 0x4001 or size_of_key > end - place:
-            return None
-        key = body[place : place + size_of_key]
-        place += size_of_key
-    # At least the value's size and the number of headers.
-    if place + 2 > end:
-        return None
-    size = data[place]
-    place += 1
-    if size != 1:
-        if size >= 0x80:
-            size += (data[place] << 7) - 0x80
-            place += 1
-        size_of_value = size >> 1
-        if size & 0x4001 or size_of_value > end - place:
-            return None
-        value = body[place : place + size_of_value]
-        place += size_of_value
-    if place + 1 != end or data[place]:
-        return None
-    return offset >> 1, (timestamp >> 1) ^ -(timestamp & 1), key, value, end
+# From here on, the sum of a base and a delta may not fit 64 bits.
+_EXTREME = 2**62
+# The form of a version 2 record: no record has fewer bytes.
+LEAST_RECORD_SIZE = 7
 
 
 class BatchReader:
@@ -156,58 +102,191 @@ class BatchReader:
                 f"the records of a batch end {len(self.body) - self.place} bytes before the end of its body"
             )
 
+    @property
+    def is_moderate(self) -> bool:
+        """Whether no offset or timestamp of a record can exceed 64 bits, however large its deltas are."""
+        return -_EXTREME < self.base_timestamp < _EXTREME and self.base_offset < _EXTREME
+
+    def next_record(self) -> DecodedRecord | None:
+        """Decode the next record the long way, with its absolute offset and timestamp, and move behind it.
+
+        Return None if it is skipped, or if reading ends before it.
+
+        Raises:
+            ProtocolError: it is malformed, or the last one and the body does not end with it.
+        """
+        body = self.body_bytes()
+        record = decode_record(body, self.place)
+        if self.count == 1 and record.end != len(body):
+            raise ProtocolError(f"the records of a batch end {len(body) - record.end} bytes before the end of its body")
+        offset = self.base_offset + record.offset_delta
+        timestamp = self.append_time
+        if timestamp is None:
+            timestamp = self.base_timestamp + record.timestamp_delta
+        if not (INT64_MIN <= offset <= INT64_MAX and INT64_MIN <= timestamp <= INT64_MAX):
+            raise ProtocolError(f"a record's offset {offset} or timestamp {timestamp} does not fit 64 bits")
+        self.place = record.end
+        self.count -= 1
+        if offset >= self.stop:
+            self.count = 0
+            return None
+        if offset < self.first:
+            return None
+        return record._replace(offset_delta=offset, timestamp_delta=timestamp)
+
     def read(self, topic: str, partition: int, limit: int, most_bytes: int) -> list[ConsumerRecord]:
         """Return at most ``limit`` further records, and none that begins behind ``most_bytes``.
 
         Raises:
-            ProtocolError: a record is malformed, or the body does not end with the last record.
+            ProtocolError: the next record is malformed, or the body does not end with the last record.
         """
         records: list[ConsumerRecord] = []
-        body = self.body_bytes()
-        place, first, stop = self.place, self.first, self.stop
-        end = place + most_bytes
-        base_offset, base_timestamp, append_time = self.base_offset, self.base_timestamp, self.append_time
+        if self.is_at_end:
+            self.check_end()
+        elif cython.compiled and self.is_moderate:
+            self._read_by_address(records, topic, partition, limit, self.place + most_bytes)
+        else:
+            self._read_one_by_one(records, topic, partition, limit, self.place + most_bytes)
+        return records
+
+    def _read_one_by_one(self, records: list[ConsumerRecord], topic: str, partition: int, limit: int, end: int) -> None:
+        while self.count and len(records) < limit and self.place < end:
+            if not self._append_next(records, topic, partition):
+                return
+
+    def _append_next(self, records: list[ConsumerRecord], topic: str, partition: int) -> bool:
+        """Append the next record the long way; return False if an error waits for the next call."""
+        try:
+            found = self.next_record()
+        except ProtocolError:
+            if not records:
+                raise
+            # The records before it are returned first.
+            return False
+        if found is not None:
+            offset, timestamp, key, value, headers, _ = found
+            records.append(ConsumerRecord(topic, partition, offset, timestamp, key, value, headers, self.epoch))
+        return True
+
+    # Compiled only
+
+    def _read_by_address(
+        self, records: list[ConsumerRecord], topic: str, partition: int, limit: int, last_place: int
+    ) -> int:
+        view = cython.declare(cython.Py_buffer)
+        fields = cython.declare(RecordFields)
         epoch = self.epoch
-        count = self.count
-        # Without the Python function that is ConsumerRecord's own __new__.
-        new = tuple.__new__
-        while count and len(records) < limit and place < end:
-            fields = decode_small_record(body, place)
-            if fields is None:
-                offset_delta, timestamp_delta, key, value, headers, place = decode_record(body, place)
-            else:
-                offset_delta, timestamp_delta, key, value, place = fields
-                headers = ()
-            count -= 1
-            offset = base_offset + offset_delta
-            if offset < first:
-                continue
-            if offset >= stop:
-                self.place, self.count = place, 0
-                return records
-            timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
-            if cython.compiled:
+        timestamp = self.append_time
+        has_append_time = timestamp is not None
+        last_delta = 0
+        if not has_append_time:
+            timestamp = self.base_timestamp
+        count = 0
+        PyObject_GetBuffer(self.body, cython.address(view), PyBUF_SIMPLE)
+        try:
+            begin = cython.cast(cython.p_uchar, view.buf)
+            end = begin + view.len
+            while self.count and count < limit and self.place < last_place:
+                if not parse_record(begin + self.place, end, cython.address(fields)) or (
+                    self.count == 1 and fields.end != end
+                ):
+                    if not self._append_next(records, topic, partition):
+                        break
+                    count = len(records)
+                    continue
+                self.place = fields.end - begin
+                self.count -= 1
+                offset = self.base_offset + fields.offset_delta
+                if offset >= self.stop:
+                    self.count = 0
+                    break
+                if offset < self.first:
+                    continue
+                if not has_append_time and fields.timestamp_delta != last_delta:
+                    # Most records have the timestamp of the one before.
+                    last_delta = fields.timestamp_delta
+                    timestamp = self.base_timestamp + last_delta
                 # As tuple.__new__, without a tuple of the fields that is copied.
                 record = allocate_tuple(ConsumerRecord, 8)
-                number = offset
                 _set(record, 0, topic)
                 _set(record, 1, partition)
-                _set(record, 2, number)
+                _set(record, 2, offset)
                 _set(record, 3, timestamp)
-                _set(record, 4, key)
-                _set(record, 5, value)
-                _set(record, 6, headers)
+                _set(record, 4, _bytes_at(fields.key, fields.key_size))
+                _set(record, 5, _bytes_at(fields.value, fields.value_size))
+                _set(record, 6, ())
                 _set(record, 7, epoch)
+                # Nothing in it can refer back to it: the garbage collector need not visit it, however many are kept.
+                PyObject_GC_UnTrack(record)
                 records.append(record)
-            else:
-                records.append(new(ConsumerRecord, (topic, partition, offset, timestamp, key, value, headers, epoch)))
-        self.place, self.count = place, count
-        if not count:
-            self.check_end()
-        return records
+                count += 1
+        finally:
+            PyBuffer_Release(cython.address(view))
+        return 0
 
 
 # Compiled only
+
+
+def parse_record(place: Any, end: Any, fields: Any) -> bool:
+    """Find the fields of the record at an address; sizes below 0 are null.
+
+    Return False for a record with headers, a number of over four bytes, or anything that is malformed.
+    """
+    number = cython.declare(cython.longlong)
+    place = _number(place, end, cython.address(number))
+    if place is cython.NULL or number < 1 or number > end - place:
+        return False
+    end = place + number
+    # The attributes have no meaning yet.
+    place = _number(place + 1, end, cython.address(number))
+    if place is cython.NULL:
+        return False
+    fields.timestamp_delta = number
+    place = _number(place, end, cython.address(number))
+    if place is cython.NULL:
+        return False
+    fields.offset_delta = number
+    place = _number(place, end, cython.address(number))
+    if place is cython.NULL or number > end - place:
+        return False
+    fields.key_size = number
+    fields.key = place
+    if number > 0:
+        place += number
+    place = _number(place, end, cython.address(number))
+    if place is cython.NULL or number > end - place:
+        return False
+    fields.value_size = number
+    fields.value = place
+    if number > 0:
+        place += number
+    fields.end = end
+    # No headers, and nothing behind them.
+    is_plain: bool = place + 1 == end and place[0] == 0
+    return is_plain
+
+
+def _number(place: Any, end: Any, value: Any) -> Any:
+    """Read a number of at most four bytes; return the address behind it, NULL if there is none."""
+    read = 0
+    for index in range(4):
+        if place >= end:
+            break
+        byte = place[0]
+        place += 1
+        read |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            value[0] = cython.cast(cython.longlong, read >> 1) ^ -cython.cast(cython.longlong, read & 1)
+            return place
+    return cython.NULL
+
+
+def _bytes_at(address: Any, size: int) -> bytes | None:
+    if size < 0:
+        return None
+    copied: bytes = PyBytes_FromStringAndSize(cython.cast(cython.p_char, address), size)
+    return copied
 
 
 def _set(record: Any, index: int, field: Any) -> None:

@@ -1,8 +1,8 @@
 cimport cython
 
 from aioproducer.protocol.frames cimport encode_request
-from aioproducer.protocol.produce_frames cimport read_integer
 from aioproducer._common.views cimport is_of_bytes
+from aioproducer.wire.record_batch cimport read_integer
 
 cdef object _READY
 
@@ -60,6 +60,7 @@ cdef class Connection:
     cdef bytearray _frame_start
     cdef bytearray _frame
     cdef Py_ssize_t _frame_size
+    cdef Py_ssize_t _frame_end
 
     cpdef bint can_send(self, double now) except -1
     @cython.locals(asked=cython.longlong)

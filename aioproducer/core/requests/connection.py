@@ -68,11 +68,12 @@ if TYPE_CHECKING:
     from aioproducer.protocol.produce_frames import Acknowledged, PlainProduceRequest
 
 if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_Resize
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.cpython.memoryview import PyMemoryView_GET_BUFFER
 else:
     # The compiled module has it from its .pxd file.
-    from aioproducer.protocol.produce_frames import read_integer
+    from aioproducer.wire.record_batch import read_integer
 
 CLIENT_SOFTWARE_NAME = "aioproducer"
 
@@ -80,6 +81,9 @@ DEFAULT_MAX_FRAME_BYTES = 100 * 1024 * 1024
 """The largest accepted response: a broker accepts requests of the same size (``socket.request.max.bytes``)."""
 
 LARGEST_CORRELATION_ID = 2**31 - 1
+
+# Bytes that are reserved at once for a response that arrives in parts.
+_FIRST_ROOM = 1024 * 1024
 
 # Nothing is sent in this last part of a session, as it could reach the broker after the end: a share, at most seconds.
 SESSION_MARGIN = 0.05
@@ -232,6 +236,7 @@ class Connection:
         self._frame_start = bytearray()
         self._frame: bytearray | None = None
         self._frame_size: int = 0
+        self._frame_end: int = 0
 
     @property
     def in_flight(self) -> int:
@@ -462,12 +467,22 @@ class Connection:
             self._begin_frame()
             if self._frame is None:
                 return position
-        # It grows with the received bytes, never by the size field; a complete frame is passed on without another copy.
-        part = view[position : position + self._frame_size - len(self._frame)]
-        self._frame += part
-        if len(self._frame) == self._frame_size:
+        part = view[position : position + self._frame_size - self._frame_end]
+        end = self._frame_end + len(part)
+        if cython.compiled:
+            if end > len(self._frame):
+                # Behind the first room it grows with the received bytes, whatever the size field states.
+                PyByteArray_Resize(self._frame, min(self._frame_size, max(end, 2 * len(self._frame), _FIRST_ROOM)))
+            with memoryview(self._frame) as whole:
+                whole[self._frame_end : end] = part
+        else:
+            self._frame += part
+        self._frame_end = end
+        if end == self._frame_size:
+            # A complete frame is passed on without another copy.
             frame, self._frame = self._frame, None
             self._frame_start = bytearray()
+            self._frame_end = 0
             self._receive_frame(frame, now, completed)
         return position + len(part)
 
@@ -477,6 +492,7 @@ class Connection:
             self._fail(unexpected_frame(self.peer, bytes(self._frame_start), self._max_frame_bytes))
             return
         self._frame_size = size
+        self._frame_end = 0
         self._frame = bytearray()
 
     def _receive_frame(self, frame: Buffer, now: float, completed: list[Completed]) -> None:
@@ -608,6 +624,7 @@ class Connection:
             self._output = []
             self._frame = None
             self._frame_start = bytearray()
+            self._frame_end = 0
 
     def poison(self, error: KafkaError) -> list[InFlight]:
         """Close the connection with ``error`` and return the requests in flight, oldest first.
@@ -654,7 +671,7 @@ class Connection:
                 "listener is wrong. Check the broker's log."
             )
         if self.has_partial_response:
-            got = counted(len(self._frame_start) + len(self._frame or b""), "byte")
+            got = counted(len(self._frame_start) + self._frame_end, "byte")
             return NetworkError(f"{self.peer} ended the connection{because} in a response, after {got} of it.")
         if self.state is _READY and not self.has_served and self._exchange is None and self._in_flight:
             name = ApiKey(self._in_flight[0].api_key).name

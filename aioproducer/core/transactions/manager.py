@@ -329,19 +329,21 @@ class TransactionManager(TransactionPartitions):
         return facts
 
     def resume(self, producer_id: int, producer_epoch: int) -> None:
-        """Continue with the producer id and epoch of an earlier producer of this transactional id.
+        """Continue with the producer id and epoch of another producer of this transactional id.
 
         Its epoch must be one in which nothing was written, as sequences begin with 0: that of the response to EndTxn
         (second generation) or InitProducerId.
 
         Raises:
-            TransactionStateError: this producer has an epoch of its own.
+            TransactionStateError: a transaction is open or ends, an epoch is requested, or the producer has failed.
         """
-        if self.state is not UNINITIALIZED:
-            raise TransactionStateError("resume is possible only before init_transactions(), and after leave_open")
+        if self.state is not UNINITIALIZED and self.state is not READY:
+            raise TransactionStateError(f"resume is not possible while the producer is {self.state.value}")
         self._producer_state.set_producer_id(producer_id, producer_epoch)
+        self._epoch_bump_required = False
         self.version = self._known_version
-        self._enter(READY)
+        if self.state is not READY:
+            self._enter(READY)
 
     def begin_new_epoch(self) -> Result:
         """Request the next epoch of the current producer id (KIP-360); the result ends with it.
@@ -475,8 +477,10 @@ class TransactionManager(TransactionPartitions):
         self.queue.retry(request, now)
 
     def answered(self, request: TransactionalRequest, response: Response, now: float) -> None:
-        """Receive the response to the request in flight."""
+        """Receive the response to the request in flight; after a fatal error it changes nothing."""
         self.queue.ended(request)
+        if self.state is FATAL_ERROR:
+            return
         kind = request.kind
         if kind is RequestKind.FIND_COORDINATOR:
             assert isinstance(response, FindCoordinatorResponse)

@@ -83,8 +83,8 @@ def test_taking_one_by_one_moves_positions_as_taking_many_does(steps):
                     world.fetcher.records.finish(batches)
                     continue
                 batches.set_body(decompressed(batches.batch))
-                batches.read(100)
-                world.fetcher.records.all_ready(batches)
+                batches.read_ready(100)
+                world.fetcher.records.offer(batches.partition)
         elif step == "next":
             processed = dict(returned)
             if (record := world.fetcher.records.next_one()) is not None:
@@ -164,16 +164,14 @@ def test_bodies_and_decoded_records_count_until_they_are_returned():
     batches = opened(world)
     body = memory.decoded
     assert body == len(batch(0, value=b"v" * 100)) - 61
-    batches.read(2)
-    world.fetcher.records.all_ready(batches)
+    assert world.fetcher.records.decode(2, 1000)
     two = 2 * body // 5 + 2 * RECORD_OVERHEAD
     assert memory.decoded == body + two
     assert world.fetcher.records.take_one().offset == 0
     assert memory.decoded == body + two
     assert world.fetcher.records.take_one().offset == 1
     assert memory.decoded == body
-    batches.read(100)
-    world.fetcher.records.all_ready(batches)
+    assert world.fetcher.records.decode(100, 1000)
     world.fetcher.records.take(100)
     assert batches.open_batch() is None
     assert memory.decoded == 0

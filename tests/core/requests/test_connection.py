@@ -793,7 +793,8 @@ def test_memory_use_follows_the_bytes_received_and_not_the_claimed_size() -> Non
     finally:
         tracemalloc.stop()
     assert connection.error is None
-    assert peak < 500_000
+    # The first room, and nothing of what the size field claims.
+    assert peak < 1_500_000
 
 
 def test_a_large_response_can_arrive_in_many_pieces() -> None:
@@ -804,6 +805,7 @@ def test_a_large_response_can_arrive_in_many_pieces() -> None:
     for begin in range(0, len(stream), 1500):
         completed += connection.receive_data(memoryview(stream)[begin : begin + 1500], 0.0)
     assert [each.size for each in completed] == [len(stream)]
+    assert completed[0].response == response
 
 
 @settings(max_examples=200, deadline=None)

@@ -11,7 +11,7 @@ from aioproducer.core.requests.retry import ExponentialBackoff
 from aioproducer.core.transactions.manager import TransactionManager
 from aioproducer.core.transactions.requests import CoordinatorType, RequestKind
 from aioproducer.core.transactions.states import FATAL_ERROR, IN_TRANSACTION, INITIALIZING, READY, UNINITIALIZED
-from aioproducer.errors import ProducerFencedError, TransactionStateError
+from aioproducer.errors import ProducerClosedError, ProducerFencedError, TransactionStateError
 from aioproducer.offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from aioproducer.protocol.messages.producer_ids import InitProducerIdResponse
 from aioproducer.record import TopicPartition
@@ -48,12 +48,36 @@ def test_resume_needs_no_request_and_takes_the_generation_of_the_cluster(version
     assert manager.state is IN_TRANSACTION
 
 
-def test_resume_is_rejected_by_a_producer_that_has_an_epoch():
+def test_resume_is_rejected_while_a_call_or_a_transaction_is_open():
     manager, _ = manager_with()
     manager.begin_init()
-    with pytest.raises(TransactionStateError, match="only before init_transactions"):
+    with pytest.raises(TransactionStateError, match="resume is not possible while the producer is initializing"):
         manager.resume(7, 3)
     assert manager.state is INITIALIZING
+    answered(manager, InitProducerIdResponse(producer_id=7, producer_epoch=5))
+    manager.begin()
+    with pytest.raises(TransactionStateError, match="while the producer is in a transaction"):
+        manager.resume(7, 3)
+
+
+def test_a_producer_between_transactions_resumes_with_the_epoch_of_another_one():
+    manager, state = manager_with()
+    manager.resume(7, 3)
+    manager.resume(8, 0)
+    assert (manager.state, state.producer_id, state.producer_epoch) == (READY, 8, 0)
+
+
+def test_a_response_after_a_fatal_error_changes_nothing():
+    """A closed producer whose coordinator answered late raised in its own callback."""
+    manager, state = manager_with()
+    result = manager.begin_init()
+    request = manager.poll(0.0, False)
+    manager.queue.sent(request)
+    manager.close(ProducerClosedError("closed"))
+    manager.answered(request, InitProducerIdResponse(producer_id=7, producer_epoch=5), 0.0)
+    assert manager.state is FATAL_ERROR
+    assert isinstance(result.error, ProducerClosedError)
+    assert state.producer_id != 7
 
 
 def test_a_transaction_left_open_is_not_ended_and_the_next_epoch_is_requested():

@@ -1,10 +1,15 @@
-"""Fetch responses reduced to one producer id: batches, markers, aborted transactions."""
+"""Fetch responses reduced to committed records, or to one producer id: batches, markers, aborted transactions."""
 
 from __future__ import annotations
 
 import pytest
 
-from aioproducer.consumer.producer_log import AbortedTransaction, TransactionMarker, reduce_to_producer
+from aioproducer.consumer.partition_log import (
+    AbortedTransaction,
+    TransactionMarker,
+    reduce_to_committed,
+    reduce_to_producer,
+)
 from aioproducer.errors import ProtocolError
 from aioproducer.protocol.messages import fetch
 from aioproducer.wire.control_batch import ControlRecordType, encode_control_batch
@@ -81,3 +86,34 @@ def test_a_corrupt_batch_of_the_producer_is_an_error():
     broken[-1] ^= 1
     with pytest.raises(ProtocolError):
         reduce_to_producer(response(bytes(broken)), 3, 7)
+
+
+def test_committed_records_are_those_of_no_aborted_transaction():
+    data = response(
+        batch(3, 7),
+        batch(5, 8),
+        marker(7, 8, ControlRecordType.ABORT),
+        marker(8, 7),
+        batch(9, 8, count=1),
+        aborted=[fetch.AbortedTransaction(producer_id=8, first_offset=5)],
+    )
+    found = reduce_to_committed(data, 3)
+    assert [each.offset for each in found.records] == [3, 4, 9]
+    assert (found.next_offset, found.last_stable_offset) == (10, 15)
+
+
+def test_markers_alone_move_the_position_of_committed_records():
+    found = reduce_to_committed(response(marker(7, 8)), 7)
+    assert (found.next_offset, found.records) == (8, ())
+
+
+def test_without_batches_the_position_of_committed_records_stays():
+    found = reduce_to_committed(fetch.PartitionData(records=None), 3)
+    assert (found.next_offset, found.records) == (3, ())
+
+
+def test_a_corrupt_batch_is_an_error_for_committed_records():
+    broken = bytearray(batch(3, 7))
+    broken[-1] ^= 1
+    with pytest.raises(ProtocolError):
+        reduce_to_committed(response(bytes(broken)), 3)

@@ -1,18 +1,53 @@
-"""Lookup of timestamps for ``offsets_for_times``: ListOffsets to each leader, retried."""
+"""What a consumer asks the cluster for its caller: a topic's partitions, and offsets by ListOffsets to each leader."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from aioproducer.core.fetching.lookups import OffsetAndTimestamp, found_timestamps, timestamps_request
 from aioproducer.core.metadata.cluster import NO_LEADER
+from aioproducer.core.metadata.cluster_view import MetadataView
 from aioproducer.errors import KafkaError, KafkaTimeoutError, LeaderNotAvailableError, broker_error
-from aioproducer.record import TopicPartition
+from aioproducer.record import PartitionInfo, TopicPartition
 
 if TYPE_CHECKING:
     from aioproducer.io.client import BrokerClient
+
+
+FIRST_OFFSET = -2
+"""Instead of a timestamp: the first record of the log."""
+END_OFFSET = -1
+"""Instead of a timestamp: behind the last record, or the first open transaction."""
+
+
+async def partitions_for(client: BrokerClient, topic: str, timeout: float) -> list[PartitionInfo]:
+    """Return a topic's partitions, ordered by number.
+
+    Raises:
+        BrokerError: the cluster has no such topic, or denies access to it.
+        KafkaTimeoutError: there was no response in time, or the topic has no leaders yet.
+    """
+    last: KafkaError | None = None
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    while True:
+        try:
+            if last is not None:
+                # The topic is being created: the next metadata, after a backoff, may have its leaders.
+                await client.renew_metadata(deadline - loop.time())
+            await client.partition_count(topic, deadline - loop.time())
+        except LeaderNotAvailableError as error:
+            last = error
+        except KafkaTimeoutError:
+            if last is None:
+                raise
+            raise KafkaTimeoutError(
+                f"The partitions of {topic} were not found within {timeout:.3g} s: {last}"
+            ) from last
+        else:
+            return list(MetadataView(client.metadata).partitions_for(topic))
 
 
 async def offsets_for_times(
@@ -44,6 +79,19 @@ async def offsets_for_times(
         if isinstance(error, KafkaError):
             raise
         raise KafkaTimeoutError(f"The offsets were not found within {timeout:.3g} s.") from None
+
+
+async def offsets_at(
+    client: BrokerClient, partitions: Iterable[TopicPartition], which: int, isolation_level: int, timeout: float
+) -> dict[TopicPartition, int]:
+    """Return ``FIRST_OFFSET`` or ``END_OFFSET`` of each partition.
+
+    Raises:
+        KafkaError, KafkaTimeoutError: as ``offsets_for_times``.
+    """
+    found = await offsets_for_times(client, dict.fromkeys(partitions, which), isolation_level, timeout)
+    # Every log has these two, so that None does not occur.
+    return {name: each.offset for name, each in found.items() if each is not None}
 
 
 async def _ask(

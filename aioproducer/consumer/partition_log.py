@@ -1,4 +1,7 @@
-"""Internal, for the Spark sink: what a partition's log has of one producer id, and how its transactions ended."""
+"""Internal, for the Spark sink: a partition's log by single fetches.
+
+They return committed records, or what the log has of one producer id, and how its transactions ended.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,13 @@ from aioproducer.core.fetching.fetcher import TOPIC_IDS_FROM
 from aioproducer.errors import ProtocolError, UnknownTopicOrPartitionError, broker_error
 from aioproducer.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from aioproducer.record import TopicPartition
+from aioproducer.wire.aborted_filter import AbortedFilter
 from aioproducer.wire.control_batch import ControlRecordType, read_control_record
-from aioproducer.wire.record_batch import RecordBatch, iter_batches
+from aioproducer.wire.record_batch import BatchRecord, RecordBatch, iter_batches
 
 MAX_BYTES = 1024 * 1024
+# A batch may have this many bytes once it is decompressed.
+LARGEST_BATCH = 256 << 20
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 # Between two looks for a marker, in seconds.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.01, 1.0
@@ -53,6 +59,33 @@ class ProducerFetch(NamedTuple):
     high_watermark: int
 
 
+class CommittedFetch(NamedTuple):
+    """One response to Fetch, reduced to committed records."""
+
+    next_offset: int
+    """The offset behind the batches of the response; that of the request if there are none."""
+    records: tuple[BatchRecord, ...]
+    """In order. The first ones may precede the offset asked for."""
+    last_stable_offset: int
+
+
+async def fetch_committed(
+    admin: Admin, topic_partition: TopicPartition, offset: int, *, max_bytes: int = MAX_BYTES
+) -> CommittedFetch:
+    """Return the committed records from ``offset`` up to the last stable offset, without waiting for more.
+
+    Args:
+        max_bytes: about the largest size of the response; a larger batch comes all the same.
+
+    Raises:
+        OffsetOutOfRangeError: the log has no such offset, as where retention has deleted it.
+        NoSuchTopicError: there is no such topic or partition.
+        ProtocolError: a batch is corrupt.
+        KafkaTimeoutError: the leader did not answer in time.
+    """
+    return reduce_to_committed(await _fetch(admin, topic_partition, offset, _READ_COMMITTED, max_bytes), offset)
+
+
 async def fetch_of_producer(
     admin: Admin,
     topic_partition: TopicPartition,
@@ -68,24 +101,30 @@ async def fetch_of_producer(
         committed: read as a reader of committed records does: the response has the aborted transactions, and ends at
             the last stable offset, where the first open transaction of any producer begins. Otherwise it ends at the
             high watermark.
-        max_bytes: about the largest size of the response; a larger batch comes all the same.
+        max_bytes: as for ``fetch_committed``.
 
     Raises:
-        OffsetOutOfRangeError: the log has no such offset, as where retention has deleted it.
-        NoSuchTopicError: there is no such topic or partition.
-        ProtocolError: a batch is corrupt.
-        KafkaTimeoutError: the leader did not answer in time.
+        KafkaError: as ``fetch_committed``.
     """
+    isolation_level = _READ_COMMITTED if committed else _READ_UNCOMMITTED
+    return reduce_to_producer(
+        await _fetch(admin, topic_partition, offset, isolation_level, max_bytes), offset, producer_id
+    )
+
+
+async def _fetch(
+    admin: Admin, topic_partition: TopicPartition, offset: int, isolation_level: int, max_bytes: int
+) -> PartitionData:
     topic, partition = topic_partition
 
-    async def ask(node_id: int, timeout: float) -> ProducerFetch:
+    async def ask(node_id: int, timeout: float) -> PartitionData:
         metadata = admin.client.metadata.topic(topic)
         topic_id = None if metadata is None else metadata.topic_id
         request = FetchRequest(
             max_wait_ms=0,
             min_bytes=1,
             max_bytes=max_bytes,
-            isolation_level=_READ_COMMITTED if committed else _READ_UNCOMMITTED,
+            isolation_level=isolation_level,
             topics=[
                 FetchTopic(
                     topic=topic,
@@ -107,9 +146,26 @@ async def fetch_of_producer(
             error = broker_error(data.error_code)
             error.args = (f"{topic_partition}, offset {offset}: {error}",)
             raise error
-        return reduce_to_producer(data, offset, producer_id)
+        return data
 
     return await ask_leader(admin, topic_partition, ask)
+
+
+def reduce_to_committed(data: PartitionData, offset: int) -> CommittedFetch:
+    """Return the records of a response that belong to no aborted transaction.
+
+    Raises:
+        ProtocolError: a batch is corrupt.
+    """
+    aborted = AbortedFilter((each.first_offset, each.producer_id) for each in data.aborted_transactions or ())
+    next_offset = offset
+    records: list[BatchRecord] = []
+    for batch in _batches(data):
+        batch.validate()
+        next_offset = max(next_offset, batch.next_offset)
+        if not (aborted.drops(batch) or batch.is_control):
+            records.extend(batch.records(LARGEST_BATCH))
+    return CommittedFetch(next_offset, tuple(records), data.last_stable_offset)
 
 
 def reduce_to_producer(data: PartitionData, offset: int, producer_id: int) -> ProducerFetch:
