@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 
 import psutil
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
-from tests.kafka import mock
+from aioproducer.testing import EmbeddedClusterThread
+from tests.kafka import admin, mock
 from tests.kafka.cluster import KafkaCluster, free_ports
 from tests.kafka.consuming import StoredRecord
 from tests.kafka.dump import StoredBatch, check_batches
@@ -113,6 +115,22 @@ def test_an_old_broker_stores_records(old_broker: KafkaCluster, topic: str) -> N
     _produce(_foreign_producer(old_broker.bootstrap_servers), ledger, topic, 1, 10)
     assert verify(ledger, old_broker.read_back(topic)) == (10, 10, 0)
     check_batches(old_broker.dump_log(topic, 0))
+
+
+def test_a_topic_is_created_by_another_client_after_one_that_was_told_of_no_broker(
+    monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    monkeypatch.setattr(admin, "_ATTEMPT", 1.0)
+    with EmbeddedClusterThread() as cluster:
+        # As Kafka's controller does with a broker whose heartbeats have stopped.
+        cluster._call(lambda brokers: brokers.controller.fence(1))
+        again = threading.Timer(
+            0.5, cluster._call, [lambda brokers: brokers.controller.register(*brokers.controller.image.nodes.values())]
+        )
+        again.start()
+        admin.create_topic(cluster.bootstrap_servers, topic, 2, 1, {})
+        again.join()
+        assert admin.topics(cluster.bootstrap_servers) == [topic]
 
 
 def test_the_mock_injects_its_faults(mock_cluster: MockCluster, topic: str) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
+import confluent_kafka
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -58,10 +59,22 @@ def _values(cluster: Cluster, topic: str, *, committed: bool = True) -> dict[int
 
 
 def _committed_offsets(cluster: Cluster, group: str, topic: str) -> Mapping[int, int]:
+    """Return the offsets that the group has committed, once none is of a transaction that is about to end.
+
+    In the first generation of the protocol EndTxn is answered before the group has the marker.
+    """
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, each) for each in range(PARTITIONS)])
-    (future,) = admin.list_consumer_group_offsets([asked]).values()
-    return {each.partition: each.offset for each in future.result().topic_partitions}
+    deadline = time.monotonic() + 30
+    while True:
+        (future,) = admin.list_consumer_group_offsets([asked], require_stable=True).values()
+        found = future.result().topic_partitions
+        unstable = [each for each in found if each.error is not None]
+        if not unstable:
+            return {each.partition: each.offset for each in found}
+        assert {each.error.code() for each in unstable} == {confluent_kafka.KafkaError.UNSTABLE_OFFSET_COMMIT}
+        assert time.monotonic() < deadline, unstable
+        time.sleep(0.02)
 
 
 async def test_readers_see_all_or_nothing_of_each_transaction_in_order_and_once(broker: Cluster, topic: str) -> None:

@@ -75,11 +75,8 @@ def read_back_topics(
             for message in consumer.consume(10_000, timeout=min(0.1, remaining)):
                 error = message.error()
                 if error is None:
-                    found[message.topic()][message.partition()].append(_stored(message))
-                elif not error.retriable() and error.code() not in (
-                    KafkaError._TRANSPORT,
-                    KafkaError._ALL_BROKERS_DOWN,
-                ):
+                    found[message.topic()][message.partition()].append(stored(message))
+                elif not passes(error):
                     raise KafkaException(error)
             # By position, not by the number of records: control batches and gaps have offsets without records.
             for position in consumer.position([TopicPartition(topic, number) for topic, number in ends]):
@@ -110,6 +107,12 @@ def _high_watermarks(
     return ends
 
 
-def _stored(message: Message) -> StoredRecord:
+def passes(error: KafkaError) -> bool:
+    """Return whether the consumer continues by itself."""
+    return bool(error.retriable()) or error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
+
+
+def stored(message: Message) -> StoredRecord:
+    """Return the record of a message without an error."""
     kind, timestamp_ms = message.timestamp()
     return StoredRecord(message.offset(), message.key(), message.value(), message.headers() or [], timestamp_ms, kind)

@@ -18,6 +18,7 @@ NEWEST = "4.4.0"
 OLD = "3.3.2"
 BROKER = {NEWEST: "kafka-4.4.0", OLD: "kafka-3.3.2"}
 TOOLS = "kafka-tools-4.3.1"
+STREAMS = "kafka-streams-4.4.0"
 
 # Only C1 and the serial collector: a Java program of seconds takes a third less CPU time.
 SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")

@@ -2,6 +2,8 @@
 //
 //	clients write CLIENT BOOTSTRAP TOPIC CODEC  < lines of a partition, a tab and a value
 //	clients read CLIENT BOOTSTRAP TOPIC GROUP COUNT  > the same of COUNT records, as a member of GROUP, which commits
+//	clients copy BOOTSTRAP SOURCE TARGET GROUP ID SIZE SECONDS: copies SOURCE to TARGET in transactions of at most SIZE
+//		records and at least SECONDS, by franz-go's session, until SIGTERM
 //	clients serve TOPIC PARTITIONS VERSION  > bootstrap servers; its leaders stay after a line on stdin, with which it
 //		ends; where VERSION is not empty it is a quiet cluster that speaks as that version of Kafka does
 package main
@@ -69,6 +71,9 @@ func run(arguments []string) error {
 		return chosen.read(ctx, strings.Split(arguments[2], ","), arguments[3], arguments[4], count, func(r record) {
 			fmt.Fprintf(out, "%d\t%s\n", r.partition, r.value)
 		})
+	case len(arguments) == 8 && arguments[0] == "copy":
+		a := arguments[1:]
+		return copyTopic(strings.Split(a[0], ","), a[1], a[2], a[3], a[4], a[5], a[6])
 	case len(arguments) == 4 && arguments[0] == "serve":
 		partitions, err := strconv.ParseInt(arguments[2], 10, 32)
 		if err != nil {
