@@ -179,8 +179,6 @@ def _requirements() -> list[Requirement]:
     add(Requirement("spark", "spark-once: rows/s to those at least once", rates, 0.85, at_least=True))
     more = difference(("spark-micro", once), ("spark-micro", at_least_once), "batch_ms")
     add(Requirement("spark", "spark-micro: a micro-batch longer than at least once", more, 60, unit="ms"))
-    more = difference(("spark-micro", once), ("spark-micro", "Spark's own sink"), "batch_ms")
-    add(Requirement("spark", "spark-micro: a micro-batch longer than Spark's own sink's", more, 60, unit="ms"))
     return sorted(found, key=lambda requirement: requirement.number)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import UTC, datetime
 
@@ -113,6 +114,11 @@ def recover_command(
                 decisions = await recover(of_sink, click.echo)
             for each in decisions:
                 click.echo(f"{name}: {_what(each)} is done")
+            if not decisions:
+                click.echo(
+                    f"{name}: nothing is decided in topic {decision_topic!r}. If the query or write has another "
+                    "decision.topic, call this again with --decision-topic"
+                )
             click.echo(f"{name}: no transaction of its tasks is open")
             accepted += [(name, each) for each in decisions if accept is not None and is_named(each, accept)]
         if accept is not None:
@@ -157,8 +163,9 @@ def forget_command(
     """Delete decisions of SINK from the decision topic.
 
     A write that is forgotten writes its rows again if it is run again. So does a query whose last batch is unfinished:
-    it writes all rows of that batch again, also those that are committed already. Afterwards call 'recover', which
-    aborts the transactions of such a batch. Call both when no process of the sink is running.
+    it writes all rows of that batch again, also those that are committed already, and so may a query that was killed
+    when its last batch was done. Afterwards call 'recover', which aborts the transactions of such a batch. Call both
+    when no process of the sink is running.
 
     \b
     Examples:
@@ -167,6 +174,8 @@ def forget_command(
     """
     if (older_than is None) == (key is None):
         raise CommandUsageError("give either --older-than DAYS or --key QUERY_OR_WRITE")
+    if older_than is not None and not math.isfinite(older_than):
+        raise CommandUsageError("--older-than must be a number of days")
 
     config = cluster.config()
 

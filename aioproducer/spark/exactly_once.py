@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from aioproducer._common.texts import counted
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from aioproducer.spark.options import ExactlyOnceOptions, SinkOptions
 
 logger = logging.getLogger("aioproducer.spark")
-
-T = TypeVar("T")
 
 # Limit of each call of the driver to the cluster, retries included, in seconds: a broker may be restarting.
 CALL_TIMEOUT = 60.0
@@ -67,7 +65,8 @@ def plan_batch(options: SinkOptions, log: Log, write: str | None = None) -> Plan
     Raises:
         KafkaError: the cluster refuses, or a decided batch cannot be finished; nothing was written.
     """
-    return _run(_plan(options, log, write))
+    executor = Executor.current()
+    return executor.run(_plan(executor, options, log, write))
 
 
 def commit_batch(options: SinkOptions, reports: Sequence[TaskReport], log: Log) -> None:
@@ -76,7 +75,8 @@ def commit_batch(options: SinkOptions, reports: Sequence[TaskReport], log: Log) 
     Raises:
         KafkaError: the batch is not decided, or is to be finished by the next plan.
     """
-    _run(_commit(options, reports, log))
+    executor = Executor.current()
+    executor.run(_commit(executor, options, reports, log))
 
 
 def abort_batch(options: SinkOptions, reports: Sequence[TaskReport], log: Log) -> bool:
@@ -85,29 +85,33 @@ def abort_batch(options: SinkOptions, reports: Sequence[TaskReport], log: Log) -
     Raises:
         KafkaError: the cluster does not answer; the next plan ends the transactions.
     """
-    return _run(_abort(options, reports, log))
+    executor = Executor.current()
+    return executor.run(_abort(executor, options, reports, log))
 
 
-def _run(coroutine: Coroutine[object, object, T]) -> T:
-    """Run a coroutine; ``asyncio.run`` would also wait for a name server that does not answer."""
-    loop = asyncio.new_event_loop()
+@asynccontextmanager
+async def _connected(executor: Executor, options: SinkOptions) -> AsyncIterator[KafkaSinkCluster]:
+    """Connect to the sink's cluster, for one caller at a time. After an error the next caller gets new connections."""
+    own = exactly_once_of(options)
+    key = (options.config, own.sink, own.decision_topic)
+    kept = executor.take_connected(key)
+    if kept is None:
+        cluster = KafkaSinkCluster(dict(options.config), own.sink, own.decision_topic, CALL_TIMEOUT)
+        await cluster.start()
+    else:
+        assert isinstance(kept, KafkaSinkCluster)
+        cluster = kept
     try:
-        result = loop.run_until_complete(coroutine)
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        return result
-    finally:
-        loop.close()
+        yield cluster
+    except BaseException:
+        await cluster.close()
+        raise
+    executor.keep_connected(key, cluster)
 
 
-def cluster_of(options: SinkOptions) -> KafkaSinkCluster:
-    """Return the calls for the sink of these options, to be entered."""
+async def _plan(executor: Executor, options: SinkOptions, log: Log, write: str | None) -> Plan:
     own = exactly_once_of(options)
-    return KafkaSinkCluster(dict(options.config), own.sink, own.decision_topic, CALL_TIMEOUT)
-
-
-async def _plan(options: SinkOptions, log: Log, write: str | None) -> Plan:
-    own = exactly_once_of(options)
-    async with cluster_of(options) as cluster:
+    async with _connected(executor, options) as cluster:
         topic_id = await preparation.prepare(cluster, options)
         table_key = (
             dict(options.config)["bootstrap.servers"],
@@ -125,14 +129,14 @@ async def _plan(options: SinkOptions, log: Log, write: str | None) -> Plan:
         return plan
 
 
-async def _commit(options: SinkOptions, reports: Sequence[TaskReport], log: Log) -> None:
-    async with cluster_of(options) as cluster:
+async def _commit(executor: Executor, options: SinkOptions, reports: Sequence[TaskReport], log: Log) -> None:
+    async with _connected(executor, options) as cluster:
         with naming_permissions(options):
             await Committer(cluster, log, lambda: uuid.uuid4().hex).commit(reports)
 
 
-async def _abort(options: SinkOptions, reports: Sequence[TaskReport], log: Log) -> bool:
-    async with cluster_of(options) as cluster:
+async def _abort(executor: Executor, options: SinkOptions, reports: Sequence[TaskReport], log: Log) -> bool:
+    async with _connected(executor, options) as cluster:
         return await Committer(cluster, log, lambda: uuid.uuid4().hex).abort(reports)
 
 

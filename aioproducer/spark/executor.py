@@ -1,7 +1,8 @@
 """The event loop of a Spark worker's process, in a separate thread, and one producer for each configuration.
 
 A worker runs many tasks in a row, and Spark ends it by SIGKILL. The first task creates the loop and the producers, and
-later tasks use them again. Each task waits for its own rows before it ends.
+later tasks use them again. Each task waits for its own rows before it ends. The processes in which Spark plans and
+commits micro-batches have one too, and keep a sink's connections on it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Hashable, Mapping
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from aioproducer.config import ProducerConfig
 from aioproducer.errors import KafkaError, ProducerClosedError, WrongCallerError
@@ -38,6 +39,8 @@ END_MARGIN = 5.0
 CANCEL_GRACE = 1.0
 # With more producers than this, some configurations probably differ by mistake.
 MANY_PRODUCERS = 8
+# Sinks that stay connected between their batches.
+KEPT_CONNECTED = 4
 
 _FORKED = "this belongs to the parent process: call executor_producer() or run() again in this process, after the fork"
 
@@ -130,6 +133,12 @@ class Call(Generic[T]):
         return getattr(self._coroutine, "__qualname__", repr(self._coroutine))
 
 
+class Connected(Protocol):
+    """Something with connections on the executor's loop."""
+
+    async def close(self) -> None: ...
+
+
 class _Kept(NamedTuple):
     config: ProducerConfig
     producer: MeteredProducer
@@ -145,6 +154,7 @@ class Executor:
         self._is_forked = False
         self._why_over = "the executor's event loop was closed"
         self._kept: list[_Kept] = []
+        self._idle_connections: dict[Hashable, Connected] = {}
         self._making = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
         self._calls: set[Call[Any]] = set()
@@ -291,6 +301,23 @@ class Executor:
             )
         return producer
 
+    def keep_connected(self, key: Hashable, connected: Connected) -> None:
+        """Keep connections that are not in use, for ``take_connected`` with the same key.
+
+        The end of the loop closes them, or more than ``KEPT_CONNECTED`` kept after them, or others of the same key.
+        """
+        idle = self._idle_connections
+        other = idle.pop(key, None)
+        if other is not None:
+            self._end_later(other.close())
+        idle[key] = connected
+        if len(idle) > KEPT_CONNECTED:
+            self._end_later(idle.pop(next(iter(idle))).close())
+
+    def take_connected(self, key: Hashable) -> Connected | None:
+        """Return what was kept for the key, for this caller alone, or None."""
+        return self._idle_connections.pop(key, None)
+
     def discard(self, producer: Producer, timeout: float = 0.0) -> None:
         """Close a producer that ``producer`` has returned, without waiting; the next call makes another one.
 
@@ -301,7 +328,10 @@ class Executor:
         self._retire(producer, timeout)
 
     def _retire(self, producer: Producer, timeout: float = 0.0) -> None:
-        task = self.loop.create_task(producer.close(timeout))
+        self._end_later(producer.close(timeout))
+
+    def _end_later(self, closing: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(closing)
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
 
@@ -329,9 +359,10 @@ class Executor:
         for call in list(self._calls):
             call.cancel()
         closing = [asyncio.ensure_future(kept.producer.close(self._grace)) for kept in self._kept]
+        closing += [asyncio.ensure_future(each.close()) for each in self._idle_connections.values()]
         for error in await asyncio.gather(*closing, return_exceptions=True):
             if error is not None:
-                logger.warning("a producer could not be closed: %r", error)
+                logger.warning("connections could not be closed: %r", error)
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()

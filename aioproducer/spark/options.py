@@ -234,12 +234,14 @@ def _exactly_once(own: Mapping[str, str]) -> ExactlyOnceOptions | None:
             "the option sink.id is missing: exactly-once delivery needs a name that stays the same over restarts and "
             'that no other query or write has: .option("sink.id", "orders-job")'
         )
+    option = "the option sink.id"
     try:
         sink = check_sink_id(own["sink.id"])
         if WRITE_NAME in own:
+            option = "the name of write_batch"
             sink = write_sink(sink, check_sink_id(own[WRITE_NAME]))
     except ValueError as error:
-        raise ConfigurationError(f"the option sink.id {error}") from None
+        raise ConfigurationError(f"{option} {error}") from None
     topic = own.get("decision.topic", DECISION_TOPIC)
     if not _TOPIC_NAME.fullmatch(topic):
         raise ConfigurationError(f"the option decision.topic must be the name of a topic, not {topic!r}")

@@ -49,6 +49,9 @@ REQUIRED_REQUESTS: Final = {
 }
 """The requests that the sink cannot do without, and the release of Apache Kafka that they came with."""
 
+INTERNAL_TOPICS: Final = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
+"""Topics that brokers write: the end of a transaction in one is a record that they cannot read."""
+
 # Kafka's AclOperation: the bits of the operations that a principal may perform on a topic.
 _OPERATIONS: Final = {"Read": 1 << 3, "Write": 1 << 4, "DescribeConfigs": 1 << 10}
 _UNKNOWN_OPERATIONS: Final = -(2**31)
@@ -160,6 +163,12 @@ async def _check_describable(cluster: KafkaSinkCluster, sink: str) -> None:
 
 
 async def _prepare_topics(cluster: KafkaSinkCluster, topic: str | None, decision_topic: str) -> bytes | None:
+    for name in (decision_topic, topic):
+        if name in INTERNAL_TOPICS:
+            raise ConfigurationError(
+                f"{name!r} is a topic of the brokers themselves, whose records a transaction in it destroys: name "
+                "another topic"
+            )
     described = await _describe(cluster, [decision_topic, *([topic] if topic is not None else [])])
     rows = None if topic is None else described.get(topic)
     wanted = 0 if rows is None else max((len(each.replica_nodes) for each in rows.partitions), default=0)

@@ -1,4 +1,7 @@
-"""``SinkCluster`` on a real cluster: one ``Admin``, and one transactional ``Producer`` once something is written."""
+"""``SinkCluster`` on a real cluster: one ``Admin``, and one transactional ``Producer`` once something is written.
+
+Both stay connected from one batch to the next: new connections would take longer than the requests of a batch.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from aioproducer.admin import Admin, TransactionVersion
-from aioproducer.consumer.partition_log import fetch_of_producer, find_marker
-from aioproducer.consumer.reader import Reader
+from aioproducer.consumer.partition_log import LARGEST_BATCH, fetch_committed, fetch_of_producer, find_marker
 from aioproducer.core.transactions.manager import NEWER_GENERATION, TRANSACTION_FEATURE
+from aioproducer.core.transactions.states import READY
 from aioproducer.error_codes import (
     INVALID_PRODUCER_EPOCH,
     INVALID_PRODUCER_ID_MAPPING,
@@ -41,11 +44,12 @@ HIDDEN_FOR: Final = 75.0
 # How long the marker of an ended transaction may take, in seconds, beside the search in the log; also how long the high
 # watermark of a new leader may stay below rows that an earlier leader has returned.
 MARKER_WITHIN: Final = 30.0
-# A piece of copied rows is one transaction of the committer: its size in bytes before compression, and how long it is
-# read on after its first row, in seconds.
+# A piece of copied rows is one transaction of the committer, which must end within COMMITTER_TIMEOUT_MS: its size in
+# bytes before compression, and how long it is read on after its first row, and then written, in seconds. It is written
+# in steps, each of which is acknowledged before the next: brokers may be slow, or a quota may hold the rows back.
 PIECE_BYTES: Final = 32 << 20
 PIECE_SECONDS: Final = 10.0
-LARGEST_BATCH: Final = 256 << 20
+STEP_BYTES: Final = 1 << 20
 _ROW_OVERHEAD: Final = 16
 # Requests on their way at the same time.
 AT_ONCE: Final = 50
@@ -101,6 +105,8 @@ class KafkaSinkCluster:
         self._version: TransactionVersion = 1
         self._identity = Identity(-1, -1)
         self._producer: Producer | None = None
+        self._resumed = False
+        """Whether the producer has the committer's identity."""
         self._in_transaction = False
         self._used = False
 
@@ -114,13 +120,10 @@ class KafkaSinkCluster:
 
     # Life
 
-    async def __aenter__(self) -> Self:
+    async def start(self) -> None:
         await self._admin.start()
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def close(self) -> None:
         try:
             await self._close_producer()
         finally:
@@ -129,17 +132,30 @@ class KafkaSinkCluster:
     async def _close_producer(self) -> None:
         """An open transaction is aborted: it was not to be committed."""
         producer, self._producer = self._producer, None
-        self._in_transaction = self._used = False
+        self._resumed = self._in_transaction = self._used = False
         if producer is not None:
             await producer.close(CLOSE_WITHIN)
 
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
     async def find_version(self) -> None:
-        """Ask for the generation of the transaction protocol."""
+        """Ask for the generation of the transaction protocol; a producer of the other generation is replaced."""
         response = await self._admin.client.request(
             ApiVersionsRequest(client_software_name="aioproducer", client_software_version="1"), timeout=self.timeout
         )
         levels = {each.name: each.max_version_level for each in response.finalized_features}
-        self._version = 2 if levels.get(TRANSACTION_FEATURE, 0) >= NEWER_GENERATION else 1
+        version: TransactionVersion = 2 if levels.get(TRANSACTION_FEATURE, 0) >= NEWER_GENERATION else 1
+        if version != self._version:
+            # It learns of an upgrade with its next connection only.
+            await self._close_producer()
+        self._version = version
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -150,49 +166,54 @@ class KafkaSinkCluster:
     # The decision topic
 
     async def take_over(self) -> None:
-        await self._close_producer()
+        await self._drop_failed_producer()
         await self.find_version()
         (found,) = (await self._admin.fence_producers([self._committer])).values()
-        self._identity = Identity(found.producer_id, found.producer_epoch)
+        self._set_identity(Identity(found.producer_id, found.producer_epoch))
 
     async def continue_as(self, identity: Identity) -> None:
-        await self._close_producer()
+        await self._drop_failed_producer()
         await self.find_version()
+        self._set_identity(identity)
+
+    async def _drop_failed_producer(self) -> None:
+        """Close a producer that cannot resume; before a later identity exists, whose transaction this could abort."""
+        producer = self._producer
+        if producer is not None and producer._transactional_calls().manager.state is not READY:
+            await self._close_producer()
+
+    def _set_identity(self, identity: Identity) -> None:
+        """Set the identity that the producer resumes with before its next transaction."""
         self._identity = identity
+        self._resumed = self._used = False
 
     async def high_watermark(self) -> int:
         return (await self._admin.list_offsets(self._decisions, {0: "latest"}))[0]
 
     async def read_up_to(self, table: DecisionTable, stop: int) -> None:
-        if table.position >= stop:
-            return
-        await self._wait_until_stable(stop)
-        reader = Reader.from_config(
-            self._config,
-            self._decisions,
-            [0],
-            start=table.position or "beginning",
-            stop=stop,
-            isolation_level="read_committed",
-            timeout=self.timeout,
-            transport=self._transport,
-        )
-        async with reader:
-            async for record in reader:
-                table.apply(record.offset, record.key, record.value)
-        table.position = stop
-
-    async def _wait_until_stable(self, stop: int) -> None:
+        place = TopicPartition(self._decisions, 0)
+        if not table.position:
+            table.position = (await self._admin.list_offsets(self._decisions, {0: "earliest"}))[0]
         deadline = time.monotonic() + HIDDEN_FOR
         look = _LOOK_EVERY
-        while True:
-            found = await self._admin.list_offsets(self._decisions, {0: "latest"}, isolation_level="read_committed")
-            if found[0] >= stop:
+        while table.position < stop:
+            position = table.position
+            fetched = await fetch_committed(self._admin, place, position)
+            for record in fetched.records:
+                if position <= record.offset < stop:
+                    table.apply(record.offset, record.key, record.value)
+            if fetched.next_offset > position:
+                table.position = min(fetched.next_offset, stop)
+                deadline, look = time.monotonic() + HIDDEN_FOR, _LOOK_EVERY
+                continue
+            if fetched.last_stable_offset >= stop:
+                # Compaction has removed what was left.
+                table.position = stop
                 return
             if time.monotonic() > deadline:
                 raise KafkaTimeoutError(
-                    f"The decision topic {self._decisions} could be read up to offset {found[0]} only, and not to "
-                    f"{stop}, for {HIDDEN_FOR:.0f} s: a transaction of another sink is open there. See 'aioproducer "
+                    f"The decision topic {self._decisions} could be read up to offset {table.position} only, and not "
+                    f"to {stop}, for {HIDDEN_FOR:.0f} s: a transaction of another sink is open there. See 'aioproducer "
                     f"transactions describe --partition {self._decisions}:0'"
                 )
             await asyncio.sleep(look)
@@ -211,9 +232,11 @@ class KafkaSinkCluster:
             producer = Producer.from_config(config, transport=self._transport)
             await producer.start()
             self._producer = producer
-            await producer._transactional_calls().resume(*self._identity)
         calls = self._producer._transactional_calls()
-        if self._used and self._version < NEWER_GENERATION:
+        if not self._resumed:
+            await calls.resume(*self._identity)
+            self._resumed = True
+        elif self._used and calls.manager.version < NEWER_GENERATION:
             await calls.new_epoch()
         self._used = False
         return calls
@@ -233,18 +256,27 @@ class KafkaSinkCluster:
         # The broker has forgotten the offset of an old duplicate.
         return max(-1 if each is None else each for each in offsets)
 
-    async def append_rows(self, where: RowRange, rows: Sequence[Row]) -> None:
+    async def append_rows(self, where: RowRange, rows: Sequence[Row]) -> int:
         producer = await self._begun()
-        for row in rows:
-            producer.send(
-                where.topic,
-                row.value,
-                row.key,
-                partition=where.partition,
-                timestamp_ms=row.timestamp_ms,
-                headers=row.headers,
-            )
-            await producer.drain()
+        deadline = time.monotonic() + PIECE_SECONDS
+        appended = 0
+        while appended < len(rows) and not (appended and time.monotonic() > deadline):
+            size = 0
+            while appended < len(rows) and size < STEP_BYTES:
+                row = rows[appended]
+                producer.send(
+                    where.topic,
+                    row.value,
+                    row.key,
+                    partition=where.partition,
+                    timestamp_ms=row.timestamp_ms,
+                    headers=row.headers,
+                )
+                await producer.drain()
+                appended += 1
+                size += _size(row)
+            await producer.flush()
+        return appended
 
     async def commit(self) -> None:
         assert self._producer is not None
@@ -253,7 +285,7 @@ class KafkaSinkCluster:
         self._identity = Identity(*self._producer._transactional_calls().manager.producer_identity)
 
     async def identity(self) -> Identity:
-        if self._producer is not None:
+        if self._resumed:
             calls = await self._calls()
             self._identity = Identity(*calls.manager.producer_identity)
         return self._identity
@@ -315,7 +347,14 @@ class KafkaSinkCluster:
             async with limit:
                 return await self._end(handle.transactional_id, handle.identity, commit, handle.version)
 
-        return await asyncio.gather(*map(end, handles))
+        # None goes on behind one that has failed.
+        ended = await asyncio.gather(*map(end, handles), return_exceptions=True)
+        answers: list[bool] = []
+        for each in ended:
+            if isinstance(each, BaseException):
+                raise each
+            answers.append(each)
+        return answers
 
     async def _end(self, transactional_id: str, identity: Identity, commit: bool, version: int) -> bool:
         try:

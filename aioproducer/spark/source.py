@@ -284,6 +284,11 @@ class ExactlyOnce:
                     "given"
                 )
             task = TaskOf(key, int(batch_id), run_id or key)
+            if own.micro_batch is not None and self._plan.is_second_write(key, task.batch_id, task.run_id):
+                raise ConfigurationError(
+                    f"this query has written micro-batch {batch_id} to sink.id {own.sink!r} already: if the function "
+                    "of foreachBatch calls write_batch twice, each call needs a name of its own"
+                )
         else:
             # A job group of the user's is no run.
             task = TaskOf(self._write, None, f"{self._write} {self._plan.token.high_watermark}")

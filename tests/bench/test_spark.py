@@ -174,7 +174,6 @@ def test_exactly_once_is_compared_with_the_other_sinks() -> None:
     assert found == {
         "spark-once: rows/s to those at least once": (0.85, True),
         "spark-micro: a micro-batch longer than at least once": (61.0, False),
-        "spark-micro: a micro-batch longer than Spark's own sink's": (59.0, True),
     }
     assert {row.label for row in ONCE["spark-micro"].rows} > {once, at_least_once, OWN}
 

@@ -32,7 +32,7 @@ from aioproducer.errors import (
 )
 from aioproducer.record import TopicPartition
 from aioproducer.spark import RowsFailedError, close_executor, executor_producer, run
-from aioproducer.spark.executor import MANY_PRODUCERS, Executor
+from aioproducer.spark.executor import KEPT_CONNECTED, MANY_PRODUCERS, Executor
 from aioproducer.spark.row_queue import RowQueue
 from aioproducer.spark.statistics import SendStatistics, send_statistics
 from aioproducer.testing import EmbeddedClusterThread
@@ -1091,3 +1091,65 @@ def test_closed_between_the_check_and_the_call(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ProducerClosedError, match="event loop was closed"):
         executor.run(_add(1, 1))
     gc.collect()
+
+
+# Connections that are not in use
+
+
+class Connections:
+    def __init__(self) -> None:
+        self.closed = 0
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+async def _keep(key: str, connected: Connections) -> None:
+    Executor.current().keep_connected(key, connected)
+
+
+async def _take(key: str) -> object:
+    return Executor.current().take_connected(key)
+
+
+def test_kept_connections_are_for_one_caller() -> None:
+    kept = Connections()
+    run(_keep("a", kept))
+    assert [run(_take(key)) for key in ("b", "a", "a")] == [None, kept, None]
+    assert kept.closed == 0
+
+
+def test_of_two_kept_for_one_key_the_earlier_is_closed() -> None:
+    first, second = Connections(), Connections()
+    run(_keep("a", first))
+    run(_keep("a", second))
+    until(lambda: first.closed == 1)
+    assert run(_take("a")) is second
+    assert second.closed == 0
+
+
+def test_of_many_kept_connections_the_oldest_are_closed() -> None:
+    kept = [Connections() for _ in range(KEPT_CONNECTED + 2)]
+    for number, each in enumerate(kept):
+        run(_keep(str(number), each))
+    until(lambda: sum(each.closed for each in kept) == 2)
+    assert [each.closed for each in kept[:2]] == [1, 1]
+
+
+def test_the_end_of_the_loop_closes_what_is_kept() -> None:
+    kept, taken = Connections(), Connections()
+    run(_keep("a", kept))
+    run(_keep("b", taken))
+    run(_take("b"))
+    close_executor()
+    assert (kept.closed, taken.closed) == (1, 0)
+
+
+def test_connections_that_cannot_be_closed_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Connections):
+        async def close(self) -> None:
+            raise OSError("they are gone")
+
+    run(_keep("a", Broken()))
+    close_executor()
+    assert "connections could not be closed: OSError('they are gone')" in caplog.text

@@ -41,6 +41,14 @@ def test_a_timeout_that_the_brokers_do_not_allow_is_refused(options):
         plan({**options, "transaction.timeout.ms": "60001"})
 
 
+@pytest.mark.parametrize("option", ["topic", "decision.topic"])
+@pytest.mark.parametrize("name", ["__transaction_state", "__consumer_offsets"])
+def test_topics_of_the_brokers_themselves_are_refused(cluster, options, option, name):
+    """A transaction that ends in one leaves a record there that Kafka 4.4 cannot read when it starts again."""
+    with pytest.raises(ConfigurationError, match=f"'{name}' is a topic of the brokers themselves"):
+        plan({**options, option: name})
+
+
 def test_a_decision_topic_that_would_lose_decisions_is_refused(cluster, topic, options, sink):
     cluster.create_topic(f"{sink}-deleted", 1)
     with pytest.raises(ExactlyOnceError, match=r"cleanup\.policy=delete.*set cleanup\.policy=compact"):

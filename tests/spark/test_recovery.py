@@ -74,12 +74,22 @@ def test_a_sink_that_does_not_exist_is_an_error_that_names_the_nearest(options, 
     assert f"has no sink '{sink}x': did you mean '{sink}'?" in error
 
 
+@pytest.mark.parametrize("days", ["nan", "inf"])
+def test_an_age_that_is_no_number_of_days_is_refused(sink, call, days):
+    code, _, error = call("forget", sink, "--older-than", days)
+    assert code == 2
+    assert "--older-than must be a number of days" in error
+
+
 def test_a_sink_without_a_decision_is_listed_and_recovered(cluster, topic, options, sink, call):
     leave_open(options)
     (shown,) = [each for each in json.loads(call("list", "--json")[1]) if each["sink"] == sink]
     assert (shown["key"], len(shown["open_transactions"])) == (None, 1)
     assert "nothing decided" in call("list", sink)[1]
-    assert call("recover", sink)[0] == 0
+    code, out, _ = call("recover", sink)
+    assert code == 0
+    assert f"{sink}: nothing is decided in topic '{options['decision.topic']}'" in out
+    assert "with --decision-topic" in out
     assert call("list", sink)[1].splitlines()[1:] == []
     assert call("recover", sink)[0] == 0
 

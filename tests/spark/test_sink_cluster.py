@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,7 +12,7 @@ import pytest
 from aioproducer.admin import Admin
 from aioproducer.broker.cluster import BrokerCluster
 from aioproducer.consumer import partition_log
-from aioproducer.consumer.partition_log import ProducerFetch, find_marker
+from aioproducer.consumer.partition_log import CommittedFetch, ProducerFetch, find_marker
 from aioproducer.errors import KafkaTimeoutError
 from aioproducer.producer import Producer
 from aioproducer.record import TopicPartition
@@ -22,7 +23,9 @@ from aioproducer.spark.options import SinkOptions
 from aioproducer.spark.sink_cluster import KafkaSinkCluster
 from aioproducer.spark.transactional.decisions import Handle
 from aioproducer.spark.transactional.rules import TaskReport
+from aioproducer.spark.transactional.table import DecisionTable
 from aioproducer.testing import EmbeddedClusterThread
+from aioproducer.wire.record_batch import BatchRecord
 from tests.interop.spark.sink_program import log, run_batch, write_tasks
 from tests.spark.embedded_sink import committed, decide
 
@@ -67,6 +70,29 @@ def test_a_piece_of_copied_rows_is_limited_by_its_uncompressed_size(options, mon
     pieces = rows_left(options, handle)
     assert [len(each) for each in pieces] == [3, 3, 3, 1]
     assert [value for piece in pieces for value in piece] == [row.encode() for row in rows]
+
+
+def test_rows_that_are_acknowledged_slowly_are_copied_in_shorter_pieces(cluster, topic, options, monkeypatch, capsys):
+    """A piece of 32 MB took longer than the time-out of its transaction if a quota held the rows back.
+
+    The coordinator aborted it, and each start of the query began it again.
+    """
+    rows = [f"{number}".ljust(1000, "x") for number in range(10)]
+    decide(options, 0, rows, monkeypatch)
+
+    async def abort_tasks() -> None:
+        async with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            found = await admin.list_transactions(states=["Ongoing"], pattern=f"{options['sink.id']}-t-.*")
+            await admin.fence_producers([each.transactional_id for each in found])
+
+    asyncio.run(abort_tasks())
+    monkeypatch.setattr(sink_cluster, "PIECE_SECONDS", -1.0)
+    # Keys are as large as values.
+    monkeypatch.setattr(sink_cluster, "STEP_BYTES", 4000)
+    capsys.readouterr()
+    plan_batch(SinkOptions.parse(options), log)
+    assert re.findall(r"copied (\d+) of 5 rows", capsys.readouterr().out) == ["2", "4", "5"] * 2
+    assert committed(cluster, topic) == Counter(rows)
 
 
 def test_a_piece_has_a_row_however_long_the_search_for_it_takes(cluster, topic, options, monkeypatch):
@@ -165,6 +191,106 @@ def test_a_process_keeps_a_few_producers_whatever_the_number_of_its_tasks(cluste
     assert committed(cluster, topic) == Counter(
         f"{batch}:{number}" for batch in range(2) for number in range(2 * tasks)
     )
+
+
+def connections() -> list[object]:
+    return list(Executor.current()._idle_connections.values())
+
+
+def test_a_sink_stays_connected_from_one_batch_to_the_next(cluster, topic, options):
+    """New connections took longer than everything else that a batch asks of the brokers."""
+    run_batch(options, 0, ["0a", "0b"])
+    (first,) = connections()
+    producer = first._producer
+    run_batch(options, 1, ["1a", "1b"])
+    assert connections() == [first]
+    assert first._producer is producer
+    assert committed(cluster, topic) == Counter(["0a", "0b", "1a", "1b"])
+
+
+def test_after_an_error_the_next_batch_has_new_connections(cluster, topic, options, monkeypatch):
+    run_batch(options, 0, ["0a"])
+    (first,) = connections()
+    decide(options, 1, ["1a"], monkeypatch)
+    assert connections() == []
+    with pytest.raises(RuntimeError, match="not started"):
+        _ = first.admin.client
+    run_batch(options, 1, ["1a"])
+    assert committed(cluster, topic) == Counter(["0a", "1a"])
+
+
+def test_a_sink_survives_brokers_that_are_restarted_between_its_batches(cluster, topic, options):
+    for batch_id in range(3):
+        run_batch(options, batch_id, [f"{batch_id}a", f"{batch_id}b"])
+        for node in (1, 2):
+            cluster.kill(node)
+            cluster.restart(node)
+    assert committed(cluster, topic) == Counter(f"{batch_id}{row}" for batch_id in range(3) for row in "ab")
+
+
+def read_scripted(monkeypatch: pytest.MonkeyPatch, responses: list[CommittedFetch], stop: int) -> tuple[int, list[int]]:
+    """Read decisions up to ``stop``; return the position after it, and the offsets of the fetches."""
+    asked: list[int] = []
+
+    async def fetch(admin: Admin, place: TopicPartition, offset: int) -> CommittedFetch:
+        asked.append(offset)
+        return responses[len(asked) - 1]
+
+    async def never(seconds: float) -> None:
+        raise AssertionError("there is nothing to wait for")
+
+    monkeypatch.setattr(sink_cluster, "fetch_committed", fetch)
+    monkeypatch.setattr(sink_cluster.asyncio, "sleep", never)
+    table = DecisionTable("s")
+    table.position = 1
+
+    async def read() -> None:
+        await KafkaSinkCluster({"bootstrap.servers": "localhost:1"}, "s", "d", 1).read_up_to(table, stop)
+
+    asyncio.run(read())
+    return table.position, asked
+
+
+def record_at(offset: int) -> BatchRecord:
+    return BatchRecord(offset, 0, 0, b'["other","q",0]', b"{}", ())
+
+
+def test_decisions_are_read_on_at_once_after_a_response_that_ends_in_a_record(monkeypatch):
+    """It counted as no progress: large sinks waited after each, and failed in the end."""
+    responses = [CommittedFetch(offset + 1, (record_at(offset),), 4) for offset in (1, 2, 3)]
+    assert read_scripted(monkeypatch, responses, 4) == (4, [1, 2, 3])
+
+
+def test_decisions_end_where_compaction_has_removed_the_last_ones(monkeypatch):
+    responses = [CommittedFetch(2, (record_at(1),), 9), CommittedFetch(2, (), 9)]
+    assert read_scripted(monkeypatch, responses, 9) == (9, [1, 2])
+
+
+def test_an_upgrade_of_the_transaction_protocol_replaces_the_committer(cluster, options):
+    """A producer learns of the newer generation with its next connection only."""
+    run_batch(options, 0, ["a"])
+    (sink,) = connections()
+    assert sink._producer is not None
+    sink._version = 1
+    Executor.current().run(sink.find_version())
+    assert (sink.version, sink._producer) == (2, None)
+    run_batch(options, 1, ["b"])
+
+
+def test_two_batches_of_a_sink_at_the_same_time_have_connections_of_their_own(options):
+    """The drivers of two queries may run in one process: one fences the other, as between two processes."""
+    given = SinkOptions.parse(options)
+    run_batch(options, 0, ["a"])
+
+    async def take_both() -> list[KafkaSinkCluster]:
+        executor = Executor.current()
+        async with exactly_once._connected(executor, given) as one, exactly_once._connected(executor, given) as other:
+            return [one, other]
+
+    one, other = Executor.current().run(take_both())
+    assert one is not other
+    # One is enough to be kept.
+    assert connections() == [one]
 
 
 def test_a_plan_reads_what_is_new_and_parses_nothing_twice(cluster, options, monkeypatch):

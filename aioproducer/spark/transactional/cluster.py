@@ -82,8 +82,11 @@ class SinkCluster(Protocol):
         """Write records in the committer's transaction, which begins with the first; return the last one's offset."""
         ...
 
-    async def append_rows(self, where: RowRange, rows: Sequence[Row]) -> None:
-        """Write rows to a partition in the committer's transaction."""
+    async def append_rows(self, where: RowRange, rows: Sequence[Row]) -> int:
+        """Write rows to a partition in the committer's transaction; return how many: one at least.
+
+        Rows are left for the next transaction if writing takes long: the coordinator would abort this one.
+        """
         ...
 
     async def commit(self) -> None:

@@ -46,6 +46,18 @@ class Finisher:
         self.cluster = cluster
         self.log = log
 
+    async def check_committer(self, identity: Identity) -> None:
+        """Check that no other planner has taken the place of the one with this identity.
+
+        Raises:
+            SinkTakenOverError: one has.
+        """
+        if not await self.cluster.is_committer(identity):
+            raise SinkTakenOverError(
+                f"sink.id {self.cluster.sink!r} is being used by another query or write at the same time: give "
+                "each its own"
+            )
+
     async def finish(self, decision: Decision, copied: dict[CopyKey, CopyNote]) -> None:
         """Have all rows of the decision committed, and write the done note.
 
@@ -81,8 +93,9 @@ class Finisher:
         """Copy rows in pieces: each is one transaction of the committer, which ends with the note about it."""
         copy_key = CopyKey(handle.transactional_id, handle.producer_epoch, where.topic, where.partition)
         note = copied.get(copy_key, CopyNote(where.first_offset - 1, 0))
+        rows: Sequence[Row] = ()
         while note.offset < where.last_offset:
-            rows = await self.cluster.rows_of(handle, where, note.offset)
+            rows = rows or await self.cluster.rows_of(handle, where, note.offset)
             count = note.rows + len(rows)
             if not rows or (rows[-1].offset >= where.last_offset and count != where.rows):
                 raise ExactlyOnceError(
@@ -91,21 +104,17 @@ class Finisher:
                     f"of {decision.key} was decided, and retention, compaction or DeleteRecords has removed rows "
                     "since: they are lost"
                 )
-            note = CopyNote(rows[-1].offset, count)
-            await self.write_piece(decision, where, copy_key, rows, note)
+            written = await self.cluster.append_rows(where, rows)
+            note = CopyNote(rows[written - 1].offset, note.rows + written)
+            await self.cluster.append([copy_record(decision, copy_key, note)])
+            await self.cluster.commit()
+            rows = rows[written:]
             copied[copy_key] = note
             self.log(
-                f"batch {decision.batch_id} of {decision.key}: copied {count} of {counted(where.rows, 'row')} of "
+                f"batch {decision.batch_id} of {decision.key}: copied {note.rows} of {counted(where.rows, 'row')} of "
                 f"{where.topic}-{where.partition}, as the coordinator had aborted their transaction"
             )
             await self.cluster.reached("copied")
-
-    async def write_piece(
-        self, decision: Decision, where: RowRange, copy_key: CopyKey, rows: Sequence[Row], note: CopyNote
-    ) -> None:
-        await self.cluster.append_rows(where, rows)
-        await self.cluster.append([copy_record(decision, copy_key, note)])
-        await self.cluster.commit()
 
     async def note_done(self, decision: Decision, copied: dict[CopyKey, CopyNote]) -> None:
         await self.cluster.append(done_records(decision, copied))
@@ -177,11 +186,7 @@ class Planner(Finisher):
         They are listed first. If this is the committer still after that, no newer planner can have had tasks before.
         """
         found = await self.cluster.list_open()
-        if not await self.cluster.is_committer(identity):
-            raise SinkTakenOverError(
-                f"sink.id {self.cluster.sink!r} is being used by another query or write at the same time: give "
-                "each its own"
-            )
+        await self.check_committer(identity)
         if found:
             self.log(f"aborting {counted(len(found), 'transaction')} of tasks that no decision needs")
             await self.abort_listed(found)
@@ -207,6 +212,7 @@ class Committer(Finisher):
         If it raises, the batch may be decided; the next plan finds out.
 
         Raises:
+            SinkTakenOverError: another planner has ended the transactions of the batch.
             ReplayDiffersError: the batch is decided already, with another number of rows.
             ExactlyOnceError: a transaction of the batch has ended, so that nothing was decided.
             KafkaError: another planner has taken over, or Kafka does not answer.
@@ -236,6 +242,8 @@ class Committer(Finisher):
         ]
         slowest = max((each for each in found if each is not None), key=lambda each: each.open_for_ms, default=None)
         if not all(is_open):
+            # Another planner ends the transactions of tasks that it does not know.
+            await self.check_committer(batch.plan.token.identity)
             handle = batch.handles[is_open.index(False)]
             how_long = "" if slowest is None else f" ({_share_of_timeout(slowest)})"
             raise ExactlyOnceError(
@@ -269,6 +277,7 @@ class Committer(Finisher):
         token = batch.plan.token
         await self.cluster.continue_as(token.identity)
         await self.append_decision(token, decision)
+        await self.cluster.reached("appended")
         await self.cluster.commit()
 
     async def append_decision(self, token: Token, decision: Decision) -> None:

@@ -93,6 +93,11 @@ class Plan:
     last_run: str | None
     superseded: tuple[str, ...]
 
+    def is_second_write(self, key: str, batch_id: int | None, run_id: str) -> bool:
+        """Return whether this run itself has decided the batch: its function has written it before."""
+        last = self.decided.get(key)
+        return last is not None and last.batch_id == batch_id and self.last_run == run_id
+
     def writes(self, key: str, batch_id: int | None, run_id: str) -> bool:
         """Return whether a task of this batch writes its rows; False if the batch is decided already.
 
@@ -126,7 +131,9 @@ class Plan:
             f"Decision lost or another sink.id: query {key} is at batch {batch_id}, but the last one that sink.id "
             f"{self.sink!r} has decided is batch {last.batch_id}. Use the sink.id and decision.topic that the "
             "query has "
-            "had before; after the loss of the decision topic only a new checkpoint helps"
+            "had before; after the loss of the decision topic only a new checkpoint helps. Or the function of "
+            "foreachBatch has not called write_batch for a batch: it must, also without rows. To go on from this "
+            f"batch: aioproducer spark-sink forget {self.sink} --key {key}"
         )
 
 

@@ -103,7 +103,7 @@ class SparkDriver(Startable):
 
     def start(self, timeout: float = 120) -> Self:
         jars.java()
-        home = _own_spark_home(self.folder / "spark")
+        home = own_spark_home(self.folder / "spark")
         configuration = {
             **_CONFIGURATION,
             "spark.master": self._master,
@@ -170,6 +170,19 @@ class SparkDriver(Startable):
         """SIGKILL for the driver, its JVM and, in local mode, with that for its executor."""
         assert self._process is not None
         self._process.kill()
+
+    def kill_without_workers(self) -> list[psutil.Process]:
+        """SIGKILL for the driver, its JVM and the daemons of Python workers; return the workers, now orphans.
+
+        A worker that waits for its JVM ends by itself. A daemon that is left would end those that are busy, too.
+        """
+        family = self.family()
+        workers = [each for each in family if _is_worker(each) and not each.children()]
+        others = [each for each in family if each not in workers]
+        for process in sorted(others, key=_is_worker, reverse=True):
+            process.kill()
+        psutil.Process(self._process_id).kill()
+        return workers
 
     def stop(self) -> None:
         """End the session, and what is left of its processes; the log is kept if the block raised."""
@@ -255,7 +268,7 @@ def _by_value(thing: object) -> bytes:
     return pickled
 
 
-def _own_spark_home(folder: Path) -> Path:
+def own_spark_home(folder: Path) -> Path:
     """Spark as it is installed, but what it writes into its home, such as a cluster's work, is here."""
     folder.mkdir()
     for entry in Path(pyspark.__file__).parent.iterdir():
@@ -272,7 +285,8 @@ def _command(process: psutil.Process) -> str:
 
 
 def _is_worker(process: psutil.Process) -> bool:
-    return "pyspark.daemon" in _command(process) or "daemon pyspark.worker" in _command(process)
+    command = _command(process)
+    return "pyspark.daemon" in command or "daemon pyspark.worker" in command or "-m pyspark.sql.worker" in command
 
 
 def _connected_ports(process: psutil.Process) -> set[int]:

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import udf
@@ -61,6 +62,52 @@ class Gate(NamedTuple):
                     os.kill(os.getpid(), signal.SIGKILL)
                 assert not fail, "this task fails once"
             seen[attempt] += 1
+            return value
+
+        # By Arrow it would want pandas.
+        return udf(pass_on, "string", useArrow=False).asNondeterministic()(name)
+
+
+class SlowRow(NamedTuple):
+    """A row at which its task waits until the file ``go`` is in the folder; attempts tell there that they wait.
+
+    With ``first_only`` the first attempt alone is slow: another one, which Spark starts beside it, goes on at once.
+    """
+
+    folder: Path
+    number: int
+    first_only: bool = False
+
+    def waiting(self, attempt: int) -> Path:
+        """The file that tells that this attempt has come to the row: its process, and that of the first if it runs."""
+        return self.folder / f"waiting-{attempt}"
+
+    def tell(self, attempt: int) -> None:
+        processes = [str(os.getpid())]
+        first = self.waiting(0)
+        if attempt and first.exists() and psutil.pid_exists(int(first.read_text())):
+            processes.append(first.read_text())
+        told = self.folder / f"telling-{attempt}"
+        told.write_text(" ".join(processes))
+        told.rename(self.waiting(attempt))
+
+    @property
+    def go(self) -> Path:
+        return self.folder / "go"
+
+    def column(self, name: str) -> Column:
+        """That column as it is, a number in each row."""
+        slow = self
+
+        def pass_on(value: str) -> str:
+            if int(value) == slow.number:
+                context = TaskContext.get()
+                assert context is not None
+                slow.tell(context.attemptNumber())
+                deadline = time.monotonic() + 90
+                while not (slow.go.exists() or (slow.first_only and context.attemptNumber() > 0)):
+                    assert time.monotonic() < deadline, "the row was never let go"
+                    time.sleep(0.01)
             return value
 
         # By Arrow it would want pandas.

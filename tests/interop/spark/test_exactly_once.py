@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
-import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pyarrow
 import pytest
@@ -23,114 +16,23 @@ from aioproducer.errors import ConfigurationError, KafkaError
 from aioproducer.producer import Producer
 from aioproducer.spark.columns import SinkColumns
 from aioproducer.spark.exactly_once import TaskOf, abort_batch, commit_batch, plan_batch, write_transaction
-from aioproducer.spark.executor import close_executor
-from aioproducer.spark.halting import VARIABLE
 from aioproducer.spark.options import SinkOptions
 from aioproducer.spark.task import SparkTaskError
 from aioproducer.spark.transactional.flows import Finisher
 from aioproducer.spark.transactional.rules import ExactlyOnceError, ReplayDiffersError, SinkTakenOverError
+from tests.interop.spark.crashes import (
+    PARTITIONS,
+    STABLE_SOON,
+    abort_tasks,
+    check_stable,
+    committed,
+    killed_at,
+    rows_of,
+    wanted,
+)
 from tests.interop.spark.sink_program import log, options_of, run_batch, write_tasks
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.in_process import InProcessCluster
-
-Cluster = KafkaCluster | InProcessCluster
 
 pytestmark = pytest.mark.timeout(180)
-
-ROOT = Path(__file__).parents[3]
-PARTITIONS = 3
-# How long the end of all transactions may take, in seconds. A busy machine may need long. The limit is less than the
-# time-out of the committer's transactions: the coordinator would end one that was left open.
-STABLE_WITHIN = 40.0
-# The same on a machine that does nothing else, in seconds.
-STABLE_SOON = 5.0
-
-
-@pytest.fixture(
-    params=[
-        "one_node",
-        "one_node_with_old_transactions",
-        pytest.param("one_embedded", marks=pytest.mark.soak),
-        pytest.param("one_embedded_with_old_transactions", marks=pytest.mark.soak),
-    ]
-)
-def kafka(request: pytest.FixtureRequest) -> Cluster:
-    found: Cluster = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
-def sink() -> Iterator[str]:
-    yield f"sink-{uuid.uuid4().hex[:8]}"
-    close_executor()
-
-
-@pytest.fixture
-def options(kafka: Cluster, topic: str, sink: str) -> dict[str, str]:
-    kafka.create_topic(topic, PARTITIONS)
-    return options_of(kafka.bootstrap_servers, topic, sink, **{"kafka.linger.ms": "0"})
-
-
-def rows_of(batch_id: int, count: int = 40) -> list[str]:
-    return [f"{batch_id}:{number}" for number in range(count)]
-
-
-def committed(kafka: Cluster, topic: str) -> Counter[str]:
-    """What a reader of committed records finds: librdkafka."""
-    return Counter(
-        (record.value or b"").decode() for of in kafka.read_back(topic, committed=True).values() for record in of
-    )
-
-
-def wanted(batches: int, count: int = 40) -> Counter[str]:
-    return Counter(row for batch_id in range(batches) for row in rows_of(batch_id, count))
-
-
-@contextmanager
-def killed_at(point: str, options: dict[str, str], batch_id: int, folder: Path, run_id: str = "run") -> Iterator[str]:
-    """A process that runs the batch up to this point, and is killed there; what it has printed."""
-    halted = folder / f"{point}-{batch_id}"
-    arguments = json.dumps({"given": options, "batch_id": batch_id, "rows": rows_of(batch_id), "run_id": run_id})
-    command = [sys.executable, "-m", "tests.interop.spark.sink_program", arguments]
-    environment = {**os.environ, VARIABLE: f"{point}={halted}", "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    ) as process:
-        assert process.stdout is not None
-        deadline = time.monotonic() + 60
-        while not halted.exists():
-            assert process.poll() is None, process.stdout.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        process.kill()
-        yield process.stdout.read()
-
-
-def abort_tasks(kafka: Cluster, sink: str) -> None:
-    """What the coordinator does when their time-out is over."""
-
-    async def fence() -> None:
-        async with Admin(bootstrap_servers=kafka.bootstrap_servers, timeout=20) as admin:
-            found = await admin.list_transactions(states=["Ongoing"], pattern=f"{sink}-t-.*")
-            assert found
-            await admin.fence_producers([each.transactional_id for each in found])
-
-    asyncio.run(fence())
-
-
-def check_stable(kafka: Cluster, topic: str, within: float = STABLE_WITHIN) -> None:
-    """No transaction is open, or each ends within this many seconds."""
-
-    async def offsets() -> None:
-        async with Admin(bootstrap_servers=kafka.bootstrap_servers, timeout=20) as admin:
-            specs = dict.fromkeys(range(PARTITIONS), "latest")
-            async with asyncio.timeout(within):
-                while await admin.list_offsets(topic, specs) != await admin.list_offsets(  # noqa: ASYNC110
-                    topic, specs, isolation_level="read_committed"
-                ):
-                    await asyncio.sleep(0.02)
-
-    asyncio.run(offsets())
 
 
 def test_batches_are_written_once_and_replays_are_skipped(kafka, topic, options):
@@ -151,13 +53,16 @@ def test_batches_are_written_once_and_replays_are_skipped(kafka, topic, options)
     assert committed(kafka, topic) == wanted(3)
 
 
-@pytest.mark.parametrize("point", ["planned", "deciding", "decided", "half-ended", "ended", "done"])
+UNDECIDED = ("planned", "deciding", "appended")
+
+
+@pytest.mark.parametrize("point", [*UNDECIDED, "decided", "half-ended", "ended", "done"])
 def test_a_process_killed_at_a_point_loses_and_doubles_nothing(kafka, topic, options, tmp_path, point):
     run_batch(options, 0, rows_of(0))
     with killed_at(point, options, 1, tmp_path):
         pass
     replayed = run_batch(options, 1, rows_of(1), run_id="second run", tasks=3)
-    assert all(each.skipped for each in replayed) == (point not in ("planned", "deciding"))
+    assert all(each.skipped for each in replayed) == (point not in UNDECIDED)
     run_batch(options, 2, rows_of(2), run_id="second run")
     assert committed(kafka, topic) == wanted(3)
     check_stable(kafka, topic)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import os
 import threading
 import time
 from collections import Counter
@@ -13,20 +13,18 @@ import psutil
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from aioproducer.admin import Admin
 from aioproducer.spark.halting import VARIABLE
+from tests.interop.spark.crashes import Cluster, abort_tasks, recover
 from tests.interop.spark.driver import DriverGoneError, JobFailedError, SparkDriver, eventually
 from tests.interop.spark.gates import ROWS as GATED_ROWS
-from tests.interop.spark.gates import Gate, write
-from tests.kafka.cluster import KafkaCluster
-from tests.kafka.in_process import InProcessCluster
+from tests.interop.spark.gates import SIZE, Gate, SlowRow, write
 from tests.spark.spark_log import wait_for_line
-
-Cluster = KafkaCluster | InProcessCluster
 
 BATCHES = 3
 ROWS = 60
 FILES = 4
+# Of a file of which many rows are on their way before its last one is read.
+LARGE = 1000
 
 
 @pytest.fixture(scope="module")
@@ -101,18 +99,7 @@ def committed(cluster: Cluster, topic: str) -> Counter[int]:
     return Counter(int(record.value or b"-1") for of in found.values() for record in of)
 
 
-def abort_tasks(cluster: Cluster, sink: str) -> None:
-    """What the coordinator does when the time-out is over."""
-
-    async def fence() -> None:
-        async with Admin(bootstrap_servers=cluster.bootstrap_servers, timeout=20) as admin:
-            found = await admin.list_transactions(states=["Ongoing"], pattern=f"{sink}-t-.*")
-            await admin.fence_producers([each.transactional_id for each in found])
-
-    asyncio.run(fence())
-
-
-# In soak: commits/N deleted, stop() in the tasks and in the commit, and a task that is tried again.
+# In soak: commits/N deleted, stop() in the tasks and in the commit, an orphaned commit, and a task that is tried again.
 
 
 @pytest.mark.soak
@@ -161,6 +148,99 @@ def test_a_query_that_is_stopped_writes_each_row_once(three_cores, one_broker, t
         driver.call(stop_at, str(folder), options, str(marker))
     three_cores.call(start_and_wait, str(folder), options)
     assert committed(one_broker, topic) == Counter(range(BATCHES * FILES * ROWS))
+
+
+def arrive_large(folder: Path) -> None:
+    """A batch of rows that pass on through Spark's processes before the last is there, and a small batch."""
+    folder.mkdir()
+    for number in range(2 * FILES):
+        first = number * LARGE if number < FILES else FILES * LARGE + (number - FILES) * ROWS
+        count = LARGE if number < FILES else ROWS
+        lines = [str(each).ljust(SIZE) for each in range(first, first + count)]
+        (folder / f"{number}.txt").write_text("\n".join(lines))
+        os.utime(folder / f"{number}.txt", (1_700_000_000 + number,) * 2)
+
+
+def start_slow(spark: SparkSession, folder: str, options: dict[str, str], slow: SlowRow) -> None:
+    """As ``start_and_wait``, or until ``stop``."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    query = (
+        spark.readStream.option("maxFilesPerTrigger", FILES)
+        .text(folder + "/in")
+        .select(slow.column("value").alias("value"))
+        .writeStream.format("aioproducer")
+        .options(**options)
+        .option("checkpointLocation", folder + "/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def stop(spark: SparkSession) -> None:
+    (query,) = spark.streams.active
+    query.stop()
+
+
+@pytest.mark.soak
+def test_a_query_that_is_stopped_in_its_tasks_writes_each_row_once(three_cores, one_broker, topic, options, tmp_path):
+    folder = tmp_path / "stream"
+    folder.mkdir()
+    arrive_large(folder / "in")
+    slow = SlowRow(tmp_path, LARGE - 50)
+    with SparkDriver("local[4]") as driver:
+        ended = driver.submit(start_slow, str(folder), options, slow)
+        eventually(slow.waiting(0).exists, "a task is at its slow row")
+        eventually(lambda: stored_rows(one_broker, topic) > LARGE // 2, "rows are in open transactions")
+        driver.call(stop)
+        ended.result(60)
+    assert committed(one_broker, topic) == Counter()
+    three_cores.call(start_and_wait, str(folder), options)
+    assert committed(one_broker, topic) == Counter(range(FILES * (LARGE + ROWS)))
+    recover(one_broker, topic, options["sink.id"])
+
+
+def stored_rows(cluster: Cluster, topic: str) -> int:
+    """How many rows there are, those of open and of aborted transactions included."""
+    return sum(len(each) for each in cluster.read_back(topic).values())
+
+
+def left_alone(processes: list[psutil.Process]) -> psutil.Process | None:
+    """Return the only process that is left of these, None as long as there are several."""
+    running = [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+    assert running, "the commit has ended with its driver"
+    return running[0] if len(running) == 1 else None
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("point", ["deciding", "appended", "decided", "half-ended", "ended"])
+def test_an_orphaned_commit_that_goes_on_beside_the_next_driver_loses_and_doubles_nothing(
+    three_cores, one_broker, topic, options, tmp_path, point
+):
+    """The driver is killed, and its Python process of the commit is not; the next driver is in its tasks meanwhile."""
+    folder = tmp_path / "stream"
+    folder.mkdir()
+    arrive(folder / "in")
+    halted = tmp_path / "halted"
+    with SparkDriver("local[2]", environment={VARIABLE: f"{point}={halted}"}) as driver:
+        ended = driver.submit(start_and_wait, str(folder), options)
+        eventually(halted.exists, f"the commit has reached {point}")
+        workers = driver.kill_without_workers()
+        with pytest.raises(DriverGoneError):
+            ended.result(60)
+        orphan = eventually(lambda: left_alone(workers), "the other workers have ended")
+    if point in ("decided", "half-ended"):
+        abort_tasks(one_broker, options["sink.id"])
+    slow = SlowRow(tmp_path, FILES * ROWS + 10)
+    running = three_cores.submit(start_slow, str(folder), options, slow)
+    eventually(slow.waiting(0).exists, "the next driver is in its second batch")
+    assert orphan.is_running()
+    halted.unlink()
+    orphan.wait(60)
+    slow.go.touch()
+    running.result(120)
+    assert committed(one_broker, topic) == Counter(range(BATCHES * FILES * ROWS))
+    recover(one_broker, topic, options["sink.id"])
 
 
 @pytest.mark.soak

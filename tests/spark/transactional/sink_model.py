@@ -89,9 +89,10 @@ class ModelCluster:
             offset = await self.write(DECISIONS, record.key, record.value)
         return offset
 
-    async def append_rows(self, where: RowRange, rows: Sequence[Row]) -> None:
+    async def append_rows(self, where: RowRange, rows: Sequence[Row]) -> int:
         for row in rows:
             await self.write(where.topic, row.key, row.value)
+        return len(rows)
 
     async def write(self, where: str, key: bytes | None, value: bytes | None) -> int:
         if self.used:

@@ -9,7 +9,7 @@ import pytest
 from aioproducer.spark.transactional.cluster import OpenTransaction
 from aioproducer.spark.transactional.decisions import Handle, Identity, Token
 from aioproducer.spark.transactional.flows import Committer
-from aioproducer.spark.transactional.rules import Batch, ExactlyOnceError, Plan
+from aioproducer.spark.transactional.rules import Batch, ExactlyOnceError, Plan, SinkTakenOverError
 
 HANDLE = Handle("orders-t-1", 7, 3, 2, 0, ())
 BATCH = Batch(Plan("orders", Token(5, 1, 2), 2, {}, None, ()), "query", 4, "run", 1000, False, (HANDLE,))
@@ -18,16 +18,24 @@ BATCH = Batch(Plan("orders", Token(5, 1, 2), 2, {}, None, ()), "query", 4, "run"
 class DescribedCluster:
     """Describes the transaction of the batch."""
 
-    def __init__(self, found: OpenTransaction | None) -> None:
+    sink = "orders"
+
+    def __init__(self, found: OpenTransaction | None, *, taken_over: bool) -> None:
         self.found = found
+        self.taken_over = taken_over
+
+    async def is_committer(self, identity):
+        assert identity == BATCH.plan.token.identity
+        return not self.taken_over
 
     async def describe(self, handles):
         return [self.found]
 
 
-def check(found: OpenTransaction | None) -> list[str]:
+def check(found: OpenTransaction | None, *, taken_over: bool = False) -> list[str]:
     logged: list[str] = []
-    asyncio.run(Committer(DescribedCluster(found), logged.append, lambda: "id").check_open(BATCH))
+    cluster = DescribedCluster(found, taken_over=taken_over)
+    asyncio.run(Committer(cluster, logged.append, lambda: "id").check_open(BATCH))
     return logged
 
 
@@ -45,3 +53,8 @@ def test_a_batch_that_needs_more_than_half_of_its_timeout_is_worth_a_warning_wit
 def test_a_batch_whose_transaction_has_ended_is_not_decided(found):
     with pytest.raises(ExactlyOnceError, match=r"no longer open.*nothing is decided.*raise transaction\.timeout\.ms"):
         check(found)
+
+
+def test_a_batch_whose_transactions_another_planner_has_ended_names_the_shared_sink():
+    with pytest.raises(SinkTakenOverError, match=r"sink.id 'orders' is being used by another query or write"):
+        check(None, taken_over=True)

@@ -57,6 +57,14 @@ def test_a_superseded_run_is_told_which_run_has_taken_over():
         plan().writes("q", 0, "run-a")
 
 
+def test_a_run_that_has_decided_the_batch_itself_writes_it_a_second_time():
+    decided = plan({"q": DecidedBatch(3, 10)})
+    assert decided.is_second_write("q", 3, "run-b")
+    assert not decided.is_second_write("q", 4, "run-b")
+    assert not decided.is_second_write("q", 3, "run-c")
+    assert not decided.is_second_write("other query", 3, "run-b")
+
+
 def test_a_write_of_a_known_id_is_skipped():
     assert not plan({"w": DecidedBatch(None, 10)}).writes("w", None, "x")
     assert plan({"w": DecidedBatch(None, 10)}).writes("v", None, "x")
