@@ -26,6 +26,8 @@ SOAK_ROUNDS ?= 10
 # The first and the last seed of `make simulate`.
 SEEDS ?= 0-199
 TRANSACTION_VERSION ?= 2
+# The size of its stories: small ones find most bugs sooner, large ones have more clients and last longer.
+SIZE ?= small
 # The build under test: the modules in COMPILED_MODULES of aioproducer/_build.py compiled, or with BUILD=pure their sources.
 BUILD ?= $(if $(shell sh -c 'command -v $(CC)'),compiled,pure)
 OF_BUILD = AIOPRODUCER_BUILD=$(BUILD) AIOPRODUCER_PURE=$(if $(filter pure,$(BUILD)),1,0)
@@ -68,7 +70,8 @@ help:
 	@echo "make test-interop   run the tests against Apache Kafka and librdkafka's mock cluster"
 	@echo "make test-rdma      run the tests over RDMA, in a guest (QEMU, soft-RoCE); installs nothing on this machine"
 	@echo "                    All of these use the compiled modules if there is a C compiler; BUILD=pure: the sources."
-	@echo "make simulate       simulate clusters on virtual time: SEEDS=$(SEEDS) on all processors; prints how to repeat a failure"
+	@echo "make simulate       simulate clusters on virtual time: SEEDS=$(SEEDS) on all processors, SIZE=large for long ones;"
+	@echo "                    prints how to repeat a failure; HISTORIES=FOLDER keeps the transactions as Elle reads them"
 	@echo "make planted-bugs   count the seeds until the simulation finds each planted bug"
 	@echo "make coverage       run the unit tests on the sources with branch coverage; fails below 95 % of $(SANS_IO)"
 	@echo "make test-sanitizers  run the unit tests with AddressSanitizer and UndefinedBehaviorSanitizer"
@@ -198,7 +201,7 @@ test-rdma: build-under-test
 # Bugs in compiled classes cannot be planted.
 simulate: build-under-test
 	@$(OF_BUILD) $(BIN)/python -m tests.simulation.embedded simulate $(SEEDS) \
-		--transaction-version $(TRANSACTION_VERSION)
+		--transaction-version $(TRANSACTION_VERSION) --size $(SIZE) $(if $(HISTORIES),--histories $(HISTORIES))
 
 planted-bugs: venv
 	@AIOPRODUCER_PURE=1 $(BIN)/python -m tests.simulation.embedded planted-bugs $(BUGS)
@@ -310,10 +313,11 @@ endif
 
 soak: build-under-test
 	$(OF_BUILD) AIOPRODUCER_SEEDS=0-999 $(BIN)/pytest -q tests/simulation/test_seeds.py $(PYTEST_ARGS)
-	$(MAKE) simulate SEEDS=0-4999
+	$(MAKE) simulate SEEDS=0-19999
+	$(MAKE) simulate SEEDS=0-2999 SIZE=large
 	$(MAKE) planted-bugs
 	$(OF_BUILD) AIOPRODUCER_SOAK_ROUNDS=$(SOAK_ROUNDS) $(BIN)/pytest -q tests/interop/test_faults.py tests/interop/test_embedded_sigkill.py \
-		tests/interop/test_embedded_sigkill_transactions.py --timeout=3600 $(PYTEST_ARGS)
+		tests/interop/test_embedded_sigkill_transactions.py tests/interop/test_embedded_streams.py --timeout=3600 $(PYTEST_ARGS)
 	$(MAKE) test-sanitizers PYTEST_ARGS="--timeout=3600 $(PYTEST_ARGS)"
 	$(MAKE) test-sanitizers SANITIZER_TESTS="tests/fuzz tests/wire" PYTEST_ARGS="--hypothesis-profile=soak --timeout=3600 $(PYTEST_ARGS)"
 	$(MAKE) test-unit BUILD=pure

@@ -214,7 +214,8 @@ class Faults:
     def __init__(self) -> None:
         self._rules: list[Rule] = []
         self._spent: list[Rule] = []
-        self._held: set[asyncio.Future[None]] = set()
+        self._held: dict[asyncio.Future[None], None] = {}
+        """In the order in which they are released: a set of futures is ordered by their addresses."""
 
     def fail(
         self,
@@ -324,14 +325,14 @@ class Faults:
     async def hold(self, delay_ms: int) -> None:
         """Hold a request or a response for this many milliseconds, or until ``let_go``."""
         held = asyncio.get_running_loop().create_future()
-        self._held.add(held)
+        self._held[held] = None
         try:
             async with asyncio.timeout(delay_ms / 1000):
                 await held
         except TimeoutError:
             pass
         finally:
-            self._held.discard(held)
+            del self._held[held]
 
     def let_go(self) -> None:
         """Release the requests and responses that are held."""

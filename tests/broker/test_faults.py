@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from aioproducer.broker.faults import Fault, Faults, find_api, find_error
@@ -172,3 +174,19 @@ def test_a_request_is_postponed_and_repeated() -> None:
     assert fault is not None
     assert (fault.postpone_ms, fault.is_repeated, fault.delay_ms) == (11, True, 0)
     assert take(faults) is None
+
+
+async def test_held_requests_go_on_in_the_order_in_which_they_were_held() -> None:
+    """They were in a set, whose order is that of addresses: a simulation could not be replayed."""
+    faults, released = Faults(), []
+
+    async def hold(number: int) -> None:
+        await faults.hold(60_000)
+        released.append(number)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(50):
+            tasks.create_task(hold(number))
+        await asyncio.sleep(0)
+        faults.let_go()
+    assert released == list(range(50))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random as random_module
 import sys
@@ -14,6 +15,9 @@ import pytest
 
 from aioproducer import admin, producer
 from aioproducer._client import hot_path
+from aioproducer.broker import cluster
+from aioproducer.config import ProducerConfig
+from aioproducer.config.consumer import ConsumerConfig
 from aioproducer.testing.simulation.determinism import WALL_CLOCK, reproducible
 from aioproducer.testing.simulation.loop import VirtualLoop
 
@@ -55,6 +59,34 @@ def test_clocks_follow_the_loop() -> None:
             assert time_ns() == int((WALL_CLOCK + loop.time()) * 1e9)
     finally:
         loop.close()
+
+
+def test_clocks_follow_the_loop_after_a_simulation_with_a_frozen_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each later simulation of the process read the system's clock in a module whose clock was once replaced."""
+    for is_frozen in (True, False):
+        loop = VirtualLoop(Random(1))
+        with monkeypatch.context() as frozen, contextlib.closing(loop):
+            if is_frozen:
+                frozen.setattr(hot_path, "time_ns", lambda: 0)
+            with reproducible(loop, Random(1)):
+                expected = 0 if is_frozen else int((WALL_CLOCK + loop.time()) * 1e9)
+                assert vars(hot_path)["time_ns"]() == expected
+
+
+def test_each_simulation_counts_from_1_and_gives_the_counters_back() -> None:
+    def make_ids() -> list[str]:
+        given = {"bootstrap.servers": "broker:9092"}
+        clients = [ProducerConfig.from_mapping(given), ConsumerConfig.from_mapping(given)]
+        return [str(client.client_id) for client in clients]
+
+    before = make_ids()
+    for _ in range(2):
+        loop = VirtualLoop(Random(1))
+        with contextlib.closing(loop), reproducible(loop, Random(1)):
+            assert make_ids() == ["producer-1", "consumer-1"]
+            assert cluster._memory_address() == "10.0.0.1"
+    numbers = [int(client_id.partition("-")[2]) for client_id in before]
+    assert make_ids() == [f"producer-{numbers[0] + 1}", f"consumer-{numbers[1] + 1}"]
 
 
 def test_a_module_that_is_imported_meanwhile_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import os
 import random
 import re
@@ -11,14 +13,17 @@ import sys
 import time
 import types
 import uuid
+from collections.abc import Callable, Coroutine
+from contextvars import Context
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aioproducer import Producer
 from aioproducer.errors import KafkaError, KafkaTimeoutError
 from aioproducer.testing.simulation import Simulation, SimulationError, StalledError, run_simulated
-from aioproducer.testing.simulation.simulation import ALL_FAULTS
+from aioproducer.testing.simulation.simulation import ALL_FAULTS, _current
 from tests.nested_pytest import outcome_of, run_pytest
 from tests.testing.test_plugin import AUTO, STRICT
 
@@ -98,6 +103,60 @@ def test_a_seed_replays_exactly_in_a_fresh_process() -> None:
     assert digest_with("1") == digest_with("2")
 
 
+def test_a_seed_replays_exactly_after_other_simulations() -> None:
+    """Clients were numbered by the process: producer-10 has another length than producer-9, and so have its bytes."""
+
+    async def main(simulation: Simulation) -> None:
+        simulation.create_topic("clicks")
+        async with simulation.producer() as producer, simulation.consumer("clicks", group_id="readers") as consumer:
+            await producer.send("clicks", b"value")
+            await consumer.poll(1.0)
+
+    def trace() -> list[str]:
+        lines: list[str] = []
+        run_simulated(main, seed=3, brokers=1, trace=lines.append)
+        return lines
+
+    before = trace()
+    for seed in range(12):
+        run_simulated(main, seed=seed, brokers=1)
+    assert trace() == before
+
+
+def test_a_task_group_cancels_its_tasks_in_the_same_order_wherever_they_are_in_memory() -> None:
+    """A set of tasks was in the order of their addresses, which depend on all that the process has done before."""
+
+    def order_of_ends(memory: random.Random) -> list[str]:
+        ends: list[str] = []
+
+        async def worker(number: int) -> None:
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                ends.append(f"{number} of {asyncio.current_task()!r}")
+
+        async def fail() -> None:
+            await asyncio.sleep(1)
+            raise ValueError("ends the group")
+
+        async def main(simulation: Simulation) -> None:
+            filled = [bytes(memory.randrange(100, 500)) for _ in range(10_000)]
+            memory.shuffle(filled)
+            del filled[5000:]
+            with contextlib.suppress(ExceptionGroup):
+                async with asyncio.TaskGroup() as group:
+                    for number in range(10):
+                        group.create_task(worker(number))
+                    group.create_task(fail())
+
+        run_simulated(main, seed=3, brokers=1)
+        return ends
+
+    orders = [order_of_ends(random.Random(memory)) for memory in range(4)]
+    assert len(orders[0]) == 10
+    assert orders == [orders[0]] * 4
+
+
 def test_a_failure_has_the_seed_and_the_last_events() -> None:
     async def main(simulation: Simulation) -> None:
         simulation.note("before the failure")
@@ -144,6 +203,29 @@ def test_a_lost_exception_is_reported() -> None:
         run_simulated(main, brokers=1)
 
 
+class _Worker:
+    """Its task, the exception of that, and the frame in its traceback refer to each other in a circle."""
+
+    def __init__(self) -> None:
+        self.task = asyncio.create_task(self.run())
+
+    async def run(self) -> None:
+        await asyncio.sleep(0.1)
+        raise ValueError("lost")
+
+
+def test_each_seed_reports_a_lost_exception_that_only_the_garbage_collector_finds() -> None:
+    async def main(simulation: Simulation) -> None:
+        worker = _Worker()
+        await asyncio.sleep(1)
+        assert worker.task.done()
+
+    for seed in range(10):
+        with pytest.raises(SimulationError, match=r"received by nothing.*lost"):
+            run_simulated(main, seed=seed, brokers=1)
+    assert gc.isenabled()
+
+
 def test_sockets_are_refused_with_a_reason() -> None:
     async def main(simulation: Simulation) -> None:
         await asyncio.open_connection("localhost", 5432)
@@ -187,6 +269,22 @@ def test_a_module_imported_meanwhile_keeps_no_virtual_clock(tmp_path: Path, monk
         sys.modules.pop("late_clock", None)
 
 
+def test_until_refuses_a_condition_that_is_async() -> None:
+    """A coroutine is true: the wait was over at once."""
+
+    async def is_done() -> bool:
+        return False
+
+    async def main(simulation: Simulation) -> None:
+        for condition in (is_done, lambda: is_done()):
+            with pytest.raises(TypeError, match="the condition of until must be a plain function, not async"):
+                await simulation.until(condition)
+        with pytest.raises(TimeoutError, match="not within 5 s: <lambda>"):
+            await simulation.until(lambda: False, 5)
+
+    run_simulated(main, brokers=1)
+
+
 # Processes
 
 
@@ -214,6 +312,152 @@ def test_what_a_killed_process_does_never_reaches_the_cluster() -> None:
         return [record.value for record in simulation.records("clicks")]
 
     assert run_simulated(main, brokers=1) == [b"before", b"before", b"clean-up"]
+
+
+async def _beats(simulation: Simulation) -> int:
+    """Heartbeats that the cluster has 5 s later: 0 if nothing writes any longer."""
+    before = len(simulation.records("beats"))
+    await asyncio.sleep(5)
+    return len(simulation.records("beats")) - before
+
+
+def _beating(simulation: Simulation, *, seconds: float, starts: list[bytes]) -> Callable[[], Coroutine[Any, Any, None]]:
+    """A service with a heartbeat in the background, whose client is closed by the cancellation of that task only."""
+
+    async def beat(name: bytes) -> None:
+        async with simulation.producer() as producer:
+            while True:
+                await producer.send("beats", name)
+                await asyncio.sleep(0.1)
+
+    async def service() -> None:
+        starts.append(b"%d" % len(starts))
+        simulation.note(repr(asyncio.create_task(beat(starts[-1]), name="beat")))
+        await asyncio.sleep(seconds)
+
+    return service
+
+
+@pytest.mark.parametrize("end", ["stop", "kill", "return"])
+def test_nothing_that_a_process_has_begun_outlives_it(end: str) -> None:
+    async def main(simulation: Simulation) -> None:
+        simulation.create_topic("beats")
+        service = _beating(simulation, seconds=6 if end == "return" else 1000, starts=[])
+        process = simulation.start_process("service", service)
+        assert await _beats(simulation) > 10
+        assert [task for task in asyncio.all_tasks() if task.get_name() == "beat"]
+        if end == "stop":
+            await process.stop()
+        elif end == "kill":
+            process.kill()
+        await asyncio.sleep(2)
+        assert not process.is_running
+        assert await _beats(simulation) == 0
+        assert not [task for task in asyncio.all_tasks() if task.get_name() == "beat"]
+
+    run_simulated(main, brokers=1)
+
+
+def test_after_a_kill_only_the_next_start_writes() -> None:
+    async def main(simulation: Simulation) -> None:
+        simulation.create_topic("beats")
+        process = simulation.start_process("service", _beating(simulation, seconds=1000, starts=[]))
+        await asyncio.sleep(5)
+        process.kill()
+        process.start()
+        before = len(simulation.records("beats"))
+        assert await _beats(simulation) > 10
+        assert {record.value for record in simulation.records("beats")[before:]} == {b"1"}
+
+    run_simulated(main, brokers=1)
+
+
+def test_the_cluster_goes_on_after_the_process_that_has_used_it_first() -> None:
+    """What a request or a call lets the nodes do runs in tasks of the nodes, not of the process."""
+
+    wrong: list[asyncio.Task[Any]] = []
+    right: list[asyncio.Task[Any]] = []
+
+    async def main(simulation: Simulation) -> None:
+        add_to_run = simulation.loop.when_task_is_made
+        assert add_to_run is not None
+
+        def watch(task: asyncio.Task[Any], context: Context) -> None:
+            if "/broker/" in task.get_coro().cr_code.co_filename:  # type: ignore[union-attr]  # of a coroutine
+                (right if context.get(_current) is None else wrong).append(task)
+            add_to_run(task, context)
+
+        simulation.loop.when_task_is_made = watch
+
+        async def service() -> None:
+            async with simulation.faults("kill", "move leader", rate=5):
+                simulation.create_topic("clicks", 3)
+                async with simulation.producer(transactional_id="first") as producer:
+                    for partition in range(3):
+                        async with producer.transaction():
+                            producer.send("clicks", b"first", partition=partition)
+                async with simulation.consumer("clicks", group_id="readers", auto_offset_reset="earliest") as consumer:
+                    await consumer.poll(5.0)
+                await asyncio.sleep(1000)
+
+        process = simulation.start_process("service", service, restart_on=KafkaError)
+        await asyncio.sleep(10)
+        process.kill()
+        await asyncio.sleep(10)
+        async with simulation.producer(transactional_id="second") as producer:
+            for partition in range(3):
+                async with producer.transaction():
+                    producer.send("clicks", b"second", partition=partition)
+        async with simulation.consumer("clicks", group_id="readers", auto_offset_reset="earliest") as consumer:
+            assert await consumer.poll(60.0)
+        await simulation.until(simulation.is_in_sync)
+
+    run_simulated(main)
+    assert right
+    assert not wrong
+
+
+def test_a_task_that_goes_on_although_it_was_cancelled_is_reported() -> None:
+    async def stubborn() -> None:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(1000)
+
+    async def main(simulation: Simulation) -> None:
+        async def service() -> None:
+            simulation.note(repr(asyncio.create_task(stubborn(), name="stubborn")))
+            await asyncio.sleep(5)
+
+        killed = simulation.start_process("killed", service)
+        await asyncio.sleep(1)
+        killed.kill()
+        stopped = simulation.start_process("stopped", service)
+        await asyncio.sleep(1)
+        with pytest.raises(SimulationError, match=r"tasks of stopped\.1 go on although they were cancelled: stubborn"):
+            await stopped.stop()
+        simulation.start_process("returns", service)
+        await asyncio.sleep(1000)
+
+    with pytest.raises(SimulationError, match=r"tasks of returns\.1 go on although they were cancelled: stubborn"):
+        run_simulated(main, brokers=1)
+
+
+def test_a_task_that_a_timer_makes_after_the_end_does_not_begin() -> None:
+    begun: list[str] = []
+
+    async def late() -> None:
+        begun.append("late")
+
+    async def main(simulation: Simulation) -> None:
+        async def service() -> None:
+            loop = asyncio.get_running_loop()
+            loop.call_later(10, lambda: simulation.note(repr(loop.create_task(late()))))
+
+        simulation.start_process("service", service)
+        await asyncio.sleep(100)
+
+    run_simulated(main, brokers=1)
+    assert not begun
 
 
 def test_on_kill_is_called_before_the_clean_up() -> None:

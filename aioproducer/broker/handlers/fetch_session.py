@@ -70,12 +70,19 @@ class WantedPartition:
         """Whether a session's response needs ``data``; if so, its values count as sent."""
         news = bool(data.records) or data.error_code != 0
         news = news or data.preferred_read_replica != -1 or data.diverging_epoch.epoch >= 0
-        if self.high_watermark != data.high_watermark or self.log_start_offset != data.log_start_offset:
-            news = True
-            self.log_start_offset = data.log_start_offset
-        # After an error the partition is included once more when it has recovered.
-        self.high_watermark = -1 if data.error_code else data.high_watermark
+        news = news or self.high_watermark != data.high_watermark or self.log_start_offset != data.log_start_offset
+        self.sent(data)
         return news
+
+    def sent(self, data: PartitionData) -> None:
+        """Remember the values that the reader receives.
+
+        After an error the partition is included once more when it has recovered. After a divergence, too: a follower
+        that truncates cannot use the high watermark yet. Otherwise it would not learn it before the next record.
+        """
+        is_used = not data.error_code and data.diverging_epoch.epoch < 0
+        self.high_watermark = data.high_watermark if is_used else -1
+        self.log_start_offset = data.log_start_offset
 
 
 Results: TypeAlias = Sequence[tuple[WantedPartition, PartitionData]]
@@ -199,8 +206,7 @@ class FullContext(SessionlessContext):
         if session is None:
             return _response(NO_SESSION, results)
         for partition, data in results:
-            partition.high_watermark = data.high_watermark
-            partition.log_start_offset = data.log_start_offset
+            partition.sent(data)
             session.add(partition)
         session.read_by(self._reader)
         session.moves.moved.difference_update(idle)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import os
 import pkgutil
 import random as random_module
@@ -61,9 +62,11 @@ def preload() -> tuple[ModuleType, ...]:
     return tuple(module for name, module in sorted(sys.modules.items()) if name.startswith("aioproducer"))
 
 
-@functools.cache
 def _clocks_of(module: ModuleType) -> list[tuple[str, str]]:
-    """The names under which a module has a clock, with the name of the clock."""
+    """The names under which a module has a clock, with the name of the clock.
+
+    They are looked up for each simulation: a test may have replaced a clock during an earlier one.
+    """
     return [
         (name, clock)
         for name, value in vars(module).items()
@@ -73,18 +76,23 @@ def _clocks_of(module: ModuleType) -> list[tuple[str, str]]:
     ]
 
 
-@functools.cache
 def _randoms_of(module: ModuleType) -> list[str]:
     """The names under which a module has the class ``Random``."""
     return [name for name, value in vars(module).items() if value is Random]
 
 
+def _counters_of(module: ModuleType) -> list[str]:
+    """The names under which a module numbers what the process makes, as clients without an id."""
+    return [name for name, value in vars(module).items() if isinstance(value, itertools.count)]
+
+
 @contextmanager
 def reproducible(loop: VirtualLoop, random: Random) -> Iterator[None]:
-    """Let every module of the project draw from ``random`` and read its clocks from ``loop``.
+    """Let every module of the project draw from ``random``, read its clocks from ``loop``, and count from 1.
 
     Covered are the clocks of ``time``, ``Random()``, the functions of the module ``random``, ``os.urandom``, and with
-    that ``uuid4``. Raises ``AssertionError`` at the end if a module was imported meanwhile.
+    that ``uuid4``. Counters of a module are new ones meanwhile: what the process has made before would change client
+    ids, and with their length each request. Raises ``AssertionError`` at the end if a module was imported meanwhile.
     """
 
     def make_random() -> Random:
@@ -104,6 +112,8 @@ def reproducible(loop: VirtualLoop, random: Random) -> Iterator[None]:
                 patches.enter_context(mock.patch.object(module, name, clocks[clock]))
             for name in _randoms_of(module):
                 patches.enter_context(mock.patch.object(module, name, make_random))
+            for name in _counters_of(module):
+                patches.enter_context(mock.patch.object(module, name, itertools.count(1)))
         yield
     late = {name for name in sys.modules if name.startswith("aioproducer")} - {module.__name__ for module in modules}
     assert not late, f"imported by a simulation, with real clocks: {sorted(late)}"

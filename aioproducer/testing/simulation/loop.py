@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import selectors
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextvars import Context, copy_context
 from random import Random
 from typing import Any, NoReturn
 
@@ -39,22 +41,52 @@ class _VirtualSelector(selectors.DefaultSelector):
         return []
 
 
+class _NumberedTask(asyncio.Task[Any]):
+    """A task whose hash is its number: a ``set`` of such tasks has the same order in each process.
+
+    ``asyncio.TaskGroup`` and ``asyncio.wait`` go through sets of tasks, which otherwise are in the order of addresses.
+    """
+
+    def __init__(
+        self, number: int, coroutine: Coroutine[Any, Any, Any], *, name: str | None = None, **options: Any
+    ) -> None:
+        # First, as the task adds itself to a set.
+        self._number = number
+        super().__init__(coroutine, name=f"Task-{number}" if name is None else name, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+def _numbered_tasks() -> Callable[..., asyncio.Task[Any]]:
+    """Return a factory that numbers the tasks of a loop by their creation."""
+    numbers = itertools.count(1)
+
+    def make(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+        return _NumberedTask(next(numbers), coroutine, loop=loop, **options)
+
+    return make
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """A loop without sockets and threads; the same scenario takes the same steps every time.
 
     ``addresses``: the addresses of a host name, itself if it is not listed; an exception is raised.
     ``canonical_names``: the canonical name of an address, likewise.
+    ``when_task_is_made``: called with each new task and its context.
     """
 
     def __init__(self, random: Random) -> None:
         self._virtual = _VirtualSelector()
         super().__init__(self._virtual)
+        self.set_task_factory(_numbered_tasks())
         self._random = random
         self.addresses: dict[str, list[str] | OSError] = {}
         self.canonical_names: dict[str, str] = {}
         self.resolved: list[str] = []
         self.resolving_takes = 0.0
         self.executor_calls = 0
+        self.when_task_is_made: Callable[[asyncio.Task[Any], Context], object] | None = None
 
     def time(self) -> float:
         """Seconds of virtual time."""
@@ -77,6 +109,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Timers that are not cancelled."""
         scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]  # of BaseEventLoop
         return [handle for handle in scheduled if not handle.cancelled()]
+
+    def create_task(  # type: ignore[override]  # options depend on the version of Python
+        self, coro: Coroutine[Any, Any, Any], *, context: Context | None = None, **options: Any
+    ) -> asyncio.Task[Any]:
+        """Make a task, and report it to ``when_task_is_made``."""
+        task: asyncio.Task[Any] = super().create_task(coro, context=context, **options)
+        if self.when_task_is_made is not None:
+            self.when_task_is_made(task, copy_context() if context is None else context)
+        return task
 
     async def getaddrinfo(self, host: Any, port: Any, **hints: Any) -> list[Any]:
         """Resolve a name by ``addresses``."""

@@ -2,6 +2,9 @@
 
 Every connection is a ``Link``. All that one side causes at the other passes its link in order, each time after a
 latency. A frozen link holds it back; an endpoint that is stopped freezes all its links.
+
+What one side does with data runs in its own context, not in that of the side which has sent them: a task that a broker
+makes for a request does not belong to the process that has sent it.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
+from contextvars import Context, copy_context
 
 from aioproducer.testing.simulation.trace import Trace
 from aioproducer.transport.base import TransportHandler
@@ -24,6 +28,11 @@ class SimulatedTransport(MemoryTransport):
     link: Link
     last_arrival = 0.0
 
+    def __init__(self, loop: asyncio.AbstractEventLoop, peer: str, send_buffer_bytes: int, context: Context) -> None:
+        super().__init__(loop, peer, send_buffer_bytes)
+        self.context = context
+        """In which the handler is called."""
+
     def _reach_other(self, callback: Callable[[], None]) -> None:
         self.link.carry(self, callback)
 
@@ -31,15 +40,22 @@ class SimulatedTransport(MemoryTransport):
         self.link.delivered(self, len(data))
         budget = self.link.bytes_until_cut
         if budget is None:
-            super()._deliver(data)
+            self._hand_over(data)
             return
         self.link.bytes_until_cut = max(0, budget - len(data))
         if len(data) >= budget:
             with data:
-                super()._deliver(data[:budget])
+                self._hand_over(data[:budget])
             self.link.cut()
         else:
-            super()._deliver(data)
+            self._hand_over(data)
+
+    def _hand_over(self, data: memoryview) -> None:
+        # A copy, as a context cannot be entered twice.
+        self.context.copy().run(super()._deliver, data)
+
+    def _report_lost(self, exception: Exception | None) -> None:
+        self.context.copy().run(super()._report_lost, exception)
 
 
 class Link:
@@ -79,7 +95,7 @@ class Link:
         network = self._network
         latency = network.latency() + (network.slowness(self.source, self.target) if network.slow else 0.0)
         side.last_arrival = max(side.last_arrival + _TICK, network.loop.time() + latency)
-        network.loop.call_at(side.last_arrival, self._arrived, side, callback)
+        network.loop.call_at(side.last_arrival, self._arrived, side, callback, context=side.context)
 
     def _arrived(self, side: SimulatedTransport, callback: Callable[[], None]) -> None:
         if self.is_frozen:
@@ -128,7 +144,8 @@ class Endpoint(MemoryNetwork):
 
     def listen(self, host: str, port: int, accept: Callable[[MemoryTransport], TransportHandler]) -> MemoryListener:
         self._network.owners[host] = self.name
-        return super().listen(host, port, accept)
+        context = self._network.context
+        return super().listen(host, port, lambda transport: context.copy().run(accept, transport))
 
     async def connect(
         self, host: str, port: int, handler: TransportHandler, *, server_hostname: str | None = None
@@ -170,7 +187,9 @@ class SimulatedNetwork:
         self.slow: dict[str, float] = {}
         """Seconds that everything to or from an endpoint takes more."""
         self.killed: set[str] = set()
-        """Endpoints of processes that were killed: nothing that they do reaches the network any longer."""
+        """Endpoints of processes that were killed or have ended: they connect to nothing any longer."""
+        self.context = copy_context()
+        """Of the sides that accept connections, and of all that belongs to no process."""
         self._trace = trace
         self._links: list[Link] = []
         self._count = 0
@@ -186,8 +205,8 @@ class SimulatedNetwork:
     def make_link(self, source: str, target: str, peer: str) -> tuple[SimulatedTransport, SimulatedTransport]:
         """Make a link, and return its client's and its server's side."""
         self._count += 1
-        client = SimulatedTransport(self.loop, peer, self.send_buffer_bytes)
-        server = SimulatedTransport(self.loop, f"{source}:{self._count}", self.send_buffer_bytes)
+        client = SimulatedTransport(self.loop, peer, self.send_buffer_bytes, copy_context())
+        server = SimulatedTransport(self.loop, f"{source}:{self._count}", self.send_buffer_bytes, self.context.copy())
         link = Link(self, source, target, self._count, client, server)
         self.note(f"{link.name} connected")
         self._links.append(link)
@@ -223,6 +242,13 @@ class SimulatedNetwork:
         self.killed.add(endpoint)
         for link in self.links(endpoint):
             link.cut()
+
+    def leave(self, endpoint: str) -> None:
+        """Close the connections that an endpoint has made, behind what it has sent, and let it make no others."""
+        self.killed.add(endpoint)
+        for link in self.links(endpoint):
+            if link.source == endpoint:
+                link.client.close()
 
     def slowness(self, source: str, target: str) -> float:
         """Seconds that data takes more between two endpoints."""

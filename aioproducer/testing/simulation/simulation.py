@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -19,6 +19,7 @@ from aioproducer.testing.simulation.world import LONGEST_PLAY, SimulatedWorld, p
 from aioproducer.transaction_pool import TransactionPool
 
 if TYPE_CHECKING:
+    from aioproducer.broker import BrokerCluster
     from aioproducer.config import ConsumerConfigDict, ProducerConfigDict
     from aioproducer.consumer.reader import Position
 
@@ -39,7 +40,10 @@ _LONGEST_PAUSE = 0.5
 """Seconds after which a process that was killed starts again, at most."""
 
 _ENDING = 60.0
-"""Seconds for the clean-up of processes at the end."""
+"""Seconds for the clean-up of processes at the end, and of the tasks that a process leaves."""
+
+_MOST_CANCELLATIONS = 100
+"""Times that the tasks of a process are cancelled at its end: the clean-up of one may make others."""
 
 _MEAN_LATENCY = 0.001
 
@@ -53,12 +57,19 @@ _DEFAULTS = {"replica.lag.time.max.ms": "3000", "replica.fetch.wait.max.ms": "50
 """Of the cluster: a dead node leaves the ISR after 3 s, not 30."""
 
 
+def _name_of(function: object) -> object:
+    return getattr(function, "__name__", function)
+
+
 class SimulationError(AssertionError):
     """The simulation has found something that no program may do, as an exception that no task has received."""
 
 
 class Process:
-    """A program of its own: it has its own connections, and can be killed. ``Simulation.start_process`` makes one."""
+    """A program of its own: it has its own connections and tasks, and can be killed.
+
+    ``Simulation.start_process`` makes one.
+    """
 
     def __init__(
         self,
@@ -89,11 +100,12 @@ class Process:
         if self._run is None:
             self.starts += 1
             self._simulation.note(f"{self.name} starts")
-            self._run = _Run(self, f"{self.name}.{self.starts}")
+            self._run = _Run(self, self._simulation, f"{self.name}.{self.starts}")
 
     def kill(self) -> None:
         """End it as SIGKILL does: its connections are reset, and nothing that it does reaches the cluster any longer.
 
+        All its tasks are cancelled, also those that it has made in the background.
         Python cannot leave out its clean-up code: that runs without a network. State outside of the process, as that of
         a database, is protected by ``Simulation.on_kill``.
         """
@@ -102,12 +114,13 @@ class Process:
         if run is not None:
             self._simulation.note(f"{self.name} is killed")
             run.kill()
-            self._simulation.add_killed(run.task)
+            self._simulation.add_killed(run.ended)
 
     async def stop(self) -> None:
         """Cancel it, and wait until its clean-up is done; its connections work until then.
 
-        Raises an exception of its clean-up, except those of ``restart_on``.
+        As by ``asyncio.run``, the tasks that it leaves are cancelled then. Raises an exception of its clean-up, except
+        those of ``restart_on``, and ``SimulationError`` for a task that goes on although it was cancelled.
         """
         error = await self.end()
         if error is not None:
@@ -119,17 +132,16 @@ class Process:
         run, self._run = self._run, None
         if run is None:
             return None
-        run.task.cancel()
-        await asyncio.wait([run.task])
-        error = None if run.task.cancelled() else run.task.exception()
-        return None if isinstance(error, self._restart_on) else error
+        run.main.cancel()
+        await asyncio.wait([run.ended])
+        return None if isinstance(run.error, self._restart_on) else run.error
 
-    def _ended(self, run: _Run) -> None:
+    def run_ended(self, run: _Run) -> None:
         """Note the end of a run that was neither killed nor stopped, and start it again if that is what it needs."""
         if run is not self._run:
             return
         self._run = None
-        error = None if run.task.cancelled() else run.task.exception()
+        error = run.error
         self._simulation.note(f"{self.name} ends: {error!r}")
         if isinstance(error, self._restart_on):
             self._simulation.start_later(self)
@@ -138,34 +150,83 @@ class Process:
 
 
 class _Run:
-    """One run of a process, from its start to its end."""
+    """One run of a process, from its start until no task of it is left."""
 
-    def __init__(self, process: Process, endpoint: str) -> None:
-        self.process = process
+    def __init__(self, process: Process, simulation: Simulation, endpoint: str) -> None:
         self.endpoint = endpoint
+        self.error: BaseException | None = None
+        """The exception that has ended it."""
         self.is_killed = False
         self.when_killed: list[Callable[[], object]] = []
         context = copy_context()
         context.run(_current.set, self)
-        loop = process._simulation.loop
-        self.task: asyncio.Task[Any] = loop.create_task(process._main(), name=endpoint, context=context)
-        self.task.add_done_callback(self._ended)
+        self._process = process
+        self._simulation = simulation
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        """Those that are not done, in the order of their creation."""
+        self._has_ended = False
+        loop = simulation.loop
+        self.main: asyncio.Task[Any] = loop.create_task(process._main(), name=endpoint, context=context)
+        self.ended = loop.create_task(self._live(), name=f"end of {endpoint}", context=simulation.outside())
 
     def kill(self) -> None:
         self.is_killed = True
-        self.process._simulation.network.kill(self.endpoint)
+        self._simulation.network.kill(self.endpoint)
         for callback in self.when_killed:
             callback()
-        self.task.cancel()
+        self._cancel_tasks()
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled():
+    def add(self, task: asyncio.Task[Any]) -> None:
+        """Let a new task end with the run; it does not begin if a timer has made it after the end."""
+        self._tasks[task] = None
+        task.add_done_callback(self._task_done)
+        if self._has_ended:
+            task.cancel()
+
+    def _task_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        if self.is_killed and not task.cancelled():
             # The exception of a process that was killed has no meaning, but counts as received.
             task.exception()
-        self.process._ended(self)
+
+    def _cancel_tasks(self) -> list[asyncio.Task[Any]]:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    async def _live(self) -> None:
+        """Wait for the end of the main coroutine, and end what it has left, as ``asyncio.run`` does."""
+        await asyncio.wait([self.main])
+        self.error = None if self.main.cancelled() else self.main.exception()
+        left = await self._end_tasks()
+        self._has_ended = True
+        self._simulation.network.leave(self.endpoint)
+        if left:
+            names = ", ".join(task.get_name() for task in left)
+            error = SimulationError(f"tasks of {self.endpoint} go on although they were cancelled: {names}")
+            error.__cause__, self.error = self.error, error
+        self._process.run_ended(self)
+
+    async def _end_tasks(self) -> list[asyncio.Task[Any]]:
+        """Cancel what is left, and return those that do not end."""
+        for _ in range(_MOST_CANCELLATIONS):
+            tasks = self._cancel_tasks()
+            if not tasks:
+                break
+            _, pending = await asyncio.wait(tasks, timeout=_ENDING)
+            if pending:
+                break
+        return list(self._tasks)
 
 
 _current: ContextVar[_Run | None] = ContextVar("aioproducer_simulated_process", default=None)
+
+
+def _add_to_run(task: asyncio.Task[Any], context: Context) -> None:
+    run = context.get(_current)
+    if run is not None:
+        run.add(task)
 
 
 class Simulation(SimulatedWorld):
@@ -183,9 +244,17 @@ class Simulation(SimulatedWorld):
         self._starting: dict[Process, asyncio.TimerHandle] = {}
         self._killed: list[asyncio.Task[Any]] = []
         self._failure: asyncio.Future[None] = loop.create_future()
+        loop.when_task_is_made = _add_to_run
         own = Random(random.random())
         self.network.latency = lambda: own.expovariate(1 / _MEAN_LATENCY)
         self.network.connect_latency = lambda: own.expovariate(1 / (3 * _MEAN_LATENCY))
+
+    def outside(self) -> Context:
+        """A context that belongs to no process: what runs in it is not cancelled with one."""
+        return self.network.context.copy()
+
+    def _call(self, function: Callable[[BrokerCluster], T]) -> T:
+        return self.outside().run(super()._call, function)
 
     # Clients
 
@@ -252,8 +321,9 @@ class Simulation(SimulatedWorld):
     ) -> Process:
         """Start a coroutine as a process of its own, which faults may kill and start again.
 
-        Clients that it makes have connections of its own. An exception that ends it fails the simulation, except those
-        of ``restart_on``: after them it starts again, as by a supervisor.
+        Clients that it makes have connections of its own, and tasks that it leaves are cancelled at its end. An
+        exception that ends it fails the simulation, except those of ``restart_on``: after them it starts again, as by a
+        supervisor.
 
         Raises:
             ValueError: there is a process of this name.
@@ -340,9 +410,10 @@ class Simulation(SimulatedWorld):
             rate=rate * sum(kind != KILL_PROCESS for kind in chosen) / len(chosen),
             longest=_LONGEST_FAULT,
         )
-        faults = asyncio.create_task(trouble.run(_FOREVER), name="faults")
+        # A process that has asked for faults may be killed meanwhile, but not the nodes that they have restarted.
+        faults = self.loop.create_task(trouble.run(_FOREVER), name="faults", context=self.outside())
         kills_rate = rate / len(chosen) if KILL_PROCESS in chosen else 0.0
-        kills = asyncio.create_task(self._kill_processes(kills_rate), name="kills")
+        kills = self.loop.create_task(self._kill_processes(kills_rate), name="kills", context=self.outside())
         try:
             yield
         finally:
@@ -350,7 +421,7 @@ class Simulation(SimulatedWorld):
             kills.cancel()
             await asyncio.wait([faults, kills])
             faults.result()
-            await trouble.heal()
+            await self.loop.create_task(trouble.heal(), name="healing", context=self.outside())
             for process in list(self._starting):
                 process.start()
         try:
@@ -369,12 +440,19 @@ class Simulation(SimulatedWorld):
 
         Raises:
             TimeoutError: it does not within ``timeout`` seconds of virtual time.
+            TypeError: it is a coroutine function; a coroutine is always true.
         """
         deadline = self.loop.time() + timeout
-        while not condition():
+        while not (value := condition()):
             if self.loop.time() > deadline:
-                raise TimeoutError(f"not within {timeout:g} s: {getattr(condition, '__name__', condition)}")
+                raise TimeoutError(f"not within {timeout:g} s: {_name_of(condition)}")
             await asyncio.sleep(0.01)
+        if asyncio.iscoroutine(value):
+            value.close()
+            raise TypeError(
+                f"the condition of until must be a plain function, not async: {_name_of(condition)} returned a "
+                "coroutine, which is always true"
+            )
 
     # The run
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
+from aioproducer.broker.image import GROUP_METADATA_TOPIC
 from aioproducer.errors import KafkaError, KafkaStorageError
 from aioproducer.testing.simulation.world import SimulatedWorld, node_name
 
@@ -26,8 +27,19 @@ _ERRORS: dict[str, tuple[str, ...]] = {
 }
 """Errors that a client has to survive, by request."""
 
+_GROUP_ERRORS: dict[str, tuple[str, ...]] = {
+    "JoinGroup": ("COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE"),
+    "SyncGroup": ("REBALANCE_IN_PROGRESS", "NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE"),
+    "Heartbeat": ("REBALANCE_IN_PROGRESS", "NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE"),
+    "OffsetCommit": ("COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR", "REQUEST_TIMED_OUT"),
+    "OffsetFetch": ("COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR", "UNSTABLE_OFFSET_COMMIT"),
+    "TxnOffsetCommit": ("COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE"),
+}
+"""The same, of a cluster with consumer groups."""
+
 _REQUESTS = ("Produce", "Produce", "Produce", "EndTxn", "InitProducerId", "AddPartitionsToTxn", "Metadata", "Fetch")
 _REPEATABLE = ("Produce", "EndTxn", "InitProducerId", "AddPartitionsToTxn", "WriteTxnMarkers")
+_GROUP_REPEATABLE = ("Heartbeat", "OffsetCommit", "TxnOffsetCommit", "LeaveGroup")
 
 _MIN_REPLICAS = 3
 """Replicas that a partition has at least if a power loss may come: two of three keep what was acknowledged."""
@@ -240,23 +252,25 @@ class Trouble:
 
     def _set_fault(self, kind: str) -> None:
         faults, random = self._world.cluster.faults, self._random
-        request = random.choice(_REQUESTS)
+        has_groups = GROUP_METADATA_TOPIC in self._world.cluster.image.topics
+        errors = _ERRORS | _GROUP_ERRORS if has_groups else _ERRORS
+        request = random.choice((*_REQUESTS, *_GROUP_ERRORS) if has_groups else _REQUESTS)
         times = random.choice([1, 1, 2, 5])
         match kind:
             case "error":
-                request = random.choice(list(_ERRORS))
-                faults.fail(request, random.choice(_ERRORS[request]), times)
+                request = random.choice(list(errors))
+                faults.fail(request, random.choice(errors[request]), times)
             case "delay":
                 faults.delay(request, random.choice([10, 500, 1500]), times)
             case "postpone":
-                if request == "EndTxn" and not self._has_late_ends:
+                if request in ("EndTxn", "TxnOffsetCommit") and not self._has_late_ends:
                     return
                 request = random.choice([request, "WriteTxnMarkers"])
                 faults.postpone(request, random.choice([10, 500, 1500, 4000]), 1)
             case "late end":
                 faults.postpone("EndTxn", random.choice([400, 1100, 1500, 3100]), times)
             case "repeat":
-                faults.repeat(random.choice(_REPEATABLE), times)
+                faults.repeat(random.choice((*_REPEATABLE, *_GROUP_REPEATABLE) if has_groups else _REPEATABLE), times)
             case "disconnect":
                 faults.disconnect(request, random.choice(["before", "after", "half"]), times)
             case "throttle":

@@ -41,11 +41,12 @@ class Replica:
         assert (acks, origin) == (-1, "coordinator")
         if self.append_error is not None:
             raise self.append_error
-        return self.take(RecordBatch(records))
+        return self.take(records)
 
-    def take(self, batch: RecordBatch) -> Appended:
+    def take(self, records: bytearray) -> Appended:
         """Append a batch to the log."""
-        batch.restamp(base_offset=self.log_end_offset)
+        records[:8] = self.log_end_offset.to_bytes(8, "big")
+        batch = RecordBatch(records)
         self.batches.append(batch)
         if self.replicates:
             self.replicate()

@@ -80,14 +80,14 @@ class Replica(LedPartition):
         self.store(*encoded, *([] if key is None else [(key, b"")]))
 
 
-def marker_batch(producer_id: int, producer_epoch: int = 0, *, kind: int) -> RecordBatch:
+def marker_batch(producer_id: int, producer_epoch: int = 0, *, kind: int) -> bytearray:
     """A control batch; ``kind`` 0 aborts and 1 commits."""
     key = b"\0\0" + kind.to_bytes(2, "big")
     record = SimpleRecord(WALL_MS, key, b"\0\0\0\0\0\1")
     batch = encode_batch(
         [record], producer_id=producer_id, producer_epoch=producer_epoch, transactional=True, control=True
     )
-    return RecordBatch(bytearray().join(batch))
+    return bytearray().join(batch)
 
 
 class Clock:

@@ -160,6 +160,21 @@ def test_divergence_and_preferred_replica_are_changes() -> None:
     assert answered(response) == [0, 1]
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_partition_is_returned_once_more_after_a_divergence(is_first: bool) -> None:
+    """A follower that truncates cannot use the high watermark yet, and did not receive it before the next record."""
+    cache, _ = cache_of(10)
+    diverging = data(0, 3)
+    diverging.diverging_epoch = EpochEndOffset(epoch=1, end_offset=5)
+    if is_first:
+        session_id, epoch = answer(context_of(cache, request(offsets={0: 0})), p0=diverging).session_id, 1
+    else:
+        session_id, epoch = open_session(cache, 0), 2
+        answer(context_of(cache, request(session_id, 1)), p0=diverging)
+    after = [answer(context_of(cache, request(session_id, epoch + each)), p0=data(0, 3)) for each in range(2)]
+    assert [answered(response) for response in after] == [[0], []]
+
+
 def test_forgotten_partitions_are_not_read_and_an_empty_session_ends() -> None:
     cache, _ = cache_of(10)
     session_id = open_session(cache, 0, 1)

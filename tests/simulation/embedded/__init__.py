@@ -14,7 +14,10 @@ module          task
 ``senders``     closed-loop and open-loop senders, plain and idempotent
 ``transactions`` the same with transactions, by one producer or by a pool
 ``readers``     readers of committed and of all records
+``groups``      members of consumer groups, which come and go; they process records, or transform them exactly once
 ``checkers``    compare the history with the logs; each check is one rule, and has a name
+``group_checkers`` the rules of consumer groups
+``elle``        the transactions as Elle's JSON lines, and their cycles; ``judge`` has them checked by another project
 ``play``        plays a seed: story, trouble, clients, healing, checks
 ``planted``     the planted bugs that prove the checkers: each replaces one method of the producer or the broker
 ``sweep``       many seeds on all processors; how many seeds a planted bug needs
@@ -26,7 +29,8 @@ its bound to the world; ``checkers`` read the history and the final logs.
 
 The states of a play: **starting** (cluster and topics), **troubled** (faults come; clients work), **healing** (no new
 fault; nodes are restarted; every topic must take a record within a bound), **closing** (clients are closed within their
-bounds), **checked** (readers have read everything, transactions have ended, logs are compared with the history).
+bounds, groups process the rest), **checked** (readers have read everything, transactions have ended, logs are compared
+with the history).
 
 Determinism: ``aioproducer.testing.simulation.determinism`` replaces clocks and randomness; the loop has no threads and
 no sockets; nothing here or in the project may depend on the order of a set. ``test_replay`` compares digests of fresh

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from pathlib import Path
 
 from tests.simulation.embedded.planted import BUGS
 from tests.simulation.embedded.sweep import MAX_SEEDS, Played, find_all, sweep
@@ -12,14 +13,17 @@ from tests.simulation.embedded.sweep import MAX_SEEDS, Played, find_all, sweep
 _TESTS = "tests/simulation/embedded/test_seeds.py"
 _TEST = """
 def test_seed_{seed}() -> None:
-    assert play_seed({seed}, kinds=({kind!r},), version={version}).violations == []
+    assert play_seed({seed}, kinds=({kind!r},), version={version}, is_small={is_small}).violations == []
 """
 
 
-def _simulate(seeds: range, version: int) -> int:
+def _simulate(seeds: range, version: int, size: str, histories: Path | None) -> int:
+    is_small = size == "small"
+    if histories is not None:
+        histories.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     failed: list[Played] = []
-    for count, played in enumerate(sweep(seeds, version), 1):
+    for count, played in enumerate(sweep(seeds, version=version, is_small=is_small, histories=histories), 1):
         if played.violations:
             failed.append(played)
             print(f"\rseed {played.seed} ({played.kind}):", *played.violations[:5], sep="\n  ")
@@ -27,8 +31,8 @@ def _simulate(seeds: range, version: int) -> int:
         print(f"\r{count} of {len(seeds)} seeds, {rate:.0f} a minute, {len(failed)} failed ", end="", flush=True)
     print()
     for played in failed:
-        print(f"\nmake simulate SEEDS={played.seed} TRANSACTION_VERSION={version}, or in {_TESTS}:")
-        print(_TEST.format(seed=played.seed, kind=played.kind, version=version))
+        print(f"\nmake simulate SEEDS={played.seed} SIZE={size} TRANSACTION_VERSION={version}, or in {_TESTS}:")
+        print(_TEST.format(seed=played.seed, kind=played.kind, version=version, is_small=is_small))
     return 1 if failed else 0
 
 
@@ -59,11 +63,13 @@ def main() -> int:
     simulate = commands.add_parser("simulate", help="play seeds on all processors")
     simulate.add_argument("seeds", type=_range, help="first-last")
     simulate.add_argument("--transaction-version", type=int, choices=(1, 2), default=2)
+    simulate.add_argument("--size", choices=("small", "large"), default="small", help="of each seed's story")
+    simulate.add_argument("--histories", type=Path, help="folder for each seed's transactions, as Elle's JSON lines")
     plant = commands.add_parser("planted-bugs", help="how many seeds each planted bug needs")
     plant.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     if arguments.command == "simulate":
-        return _simulate(arguments.seeds, arguments.transaction_version)
+        return _simulate(arguments.seeds, arguments.transaction_version, arguments.size, arguments.histories)
     return _plant(arguments.names)
 
 

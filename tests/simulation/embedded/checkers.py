@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from aioproducer.errors import KafkaError
 from aioproducer.testing import StoredRecord
+from tests.simulation.embedded import group_checkers
 from tests.simulation.embedded.elle import read_cycles
 from tests.simulation.embedded.history import History, ReaderHistory, Sent
 
@@ -231,4 +232,5 @@ ALL: tuple[Callable[[Evidence], Iterator[str]], ...] = (
     no_read_cycles,
     replicas_agree,
     readers_read_the_log,
+    *group_checkers.ALL,
 )

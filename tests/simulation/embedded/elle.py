@@ -1,4 +1,4 @@
-"""The transactions of a play as a list-append history: as Elle's JSON, and its cycles.
+"""The transactions of a play as a list-append history: as the JSON lines of Elle and its ports, and its cycles.
 
 A partition is a list to which a transaction appends; a transaction that reads to the end of a partition has its list.
 Kafka does not isolate writes of concurrent transactions, so that cycles of writes are allowed. A cycle of reads is not:
@@ -7,6 +7,7 @@ each transaction of it would have read what another one had not committed yet (A
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,33 +17,45 @@ from tests.simulation.embedded.history import History
 _TYPES = {"committed": "ok", "aborted": "fail", "unknown": "info", "open": "info"}
 
 
-def elle_lines(history: History) -> Iterator[str]:
-    """One JSON object for each transaction, in the format that Elle and its ports read."""
+def elle_lines(history: History, *, has_list_for_each_record: bool = False) -> Iterator[str]:
+    """Two JSON objects for each transaction, its invocation and its completion.
+
+    Each completion follows its invocation: the history has no real-time order of transactions, which Kafka does not
+    promise either. A record of a transaction that was not acknowledged is left out.
+
+    Args:
+        has_list_for_each_record: A list for each record instead of each partition. Records that were read are then the
+            only dependencies of transactions, not the order of writes, which Kafka does not isolate.
+    """
     numbers = {sent.value: number for number, sent in enumerate(history.sent)}
     processes: dict[str, int] = {}
-    for index, transaction in enumerate(history.transactions):
-        operations: list[list[object]] = [
-            ["r", f"{topic}-{partition}", [numbers[value] for value in values]]
-            for (topic, partition), values in transaction.reads
-        ]
-        operations += [
-            ["append", _list_of(sent.topic, sent.delivery.result().partition), numbers[sent.value]]
-            for sent in transaction.sent
-            if sent.is_acknowledged
-        ]
-        yield json.dumps(
-            {
-                "index": index,
-                "type": _TYPES[transaction.outcome],
-                "process": processes.setdefault(transaction.sender, len(processes)),
-                "f": "txn",
-                "value": operations,
-            }
-        )
+    numbers_of_processes = itertools.count()
+    for transaction in history.transactions:
+        reads: list[list[object]] = []
+        appends: list[list[object]] = []
+        for (topic, partition), values in transaction.reads:
+            name, elements = f"{topic}-{partition}", [numbers[value] for value in values]
+            if has_list_for_each_record:
+                reads += [["r", f"{name}-{element}", [element]] for element in elements]
+            else:
+                reads.append(["r", name, elements])
+        for sent in transaction.sent:
+            if sent.is_acknowledged:
+                name, element = f"{sent.topic}-{sent.delivery.result().partition}", numbers[sent.value]
+                appends.append(["append", f"{name}-{element}" if has_list_for_each_record else name, element])
+        if transaction.sender not in processes:
+            processes[transaction.sender] = next(numbers_of_processes)
+        process = processes[transaction.sender]
+        invoked = [["r", name, None] for _, name, _ in reads]
+        yield _line(2 * transaction.number, "invoke", process, invoked + appends)
+        yield _line(2 * transaction.number + 1, _TYPES[transaction.outcome], process, reads + appends)
+        if _TYPES[transaction.outcome] == "info":
+            # Jepsen's processes end with an outcome that is not known.
+            del processes[transaction.sender]
 
 
-def _list_of(topic: str, partition: int) -> str:
-    return f"{topic}-{partition}"
+def _line(index: int, kind: str, process: int, operations: list[list[object]]) -> str:
+    return json.dumps({"index": index, "type": kind, "process": process, "f": "txn", "value": operations})
 
 
 def read_cycles(history: History) -> Iterator[list[int]]:

@@ -57,6 +57,62 @@ class ReaderHistory:
     records: list[ConsumerRecord] = field(default_factory=list)
 
 
+CommitOutcome = Literal["accepted", "refused", "unknown"]
+
+
+@dataclass(slots=True, eq=False)
+class Tenure:
+    """The time in which a member has a partition, from ``on_assigned`` to ``on_revoked`` or ``on_lost``."""
+
+    member: str
+    place: tuple[str, int]
+    began_at: float
+    generation: int
+    """The generation of the group that gave the partition to the member."""
+    runs: list[list[tuple[int, bytes | None]]] = field(default_factory=lambda: [[]])
+    """Offset and value of each record that was returned, in order; another run begins after each seek."""
+    ended_at: float | None = None
+
+    @property
+    def next_offset(self) -> int | None:
+        """The offset behind the last returned record; ``None`` if there is none since the last seek."""
+        return self.runs[-1][-1][0] + 1 if self.runs[-1] else None
+
+
+@dataclass(slots=True, eq=False)
+class CommitHistory:
+    """Offsets that a member has committed by a call, or by a transaction."""
+
+    member: str
+    offsets: dict[tuple[str, int], int]
+    began_at: float
+    ended_at: float = math.inf
+    outcome: CommitOutcome = "unknown"
+
+
+@dataclass(slots=True, eq=False)
+class GroupHistory:
+    """What the members of a group were given, and what they have committed."""
+
+    name: str
+    committed: bool
+    """Whether they read committed records only."""
+    commits_itself: bool
+    """Whether each commit is in ``commits``; others are automatic."""
+    transforms: bool
+    topics: list[str]
+    is_ending: bool = False
+    """Whether the members have only the rest to read, and hurry."""
+    tenures: list[Tenure] = field(default_factory=list)
+    commits: list[CommitHistory] = field(default_factory=list)
+    processed: dict[tuple[str, int], list[tuple[float, int]]] = field(default_factory=dict)
+    """By partition: when each record was processed, and its offset, in this order."""
+    samples: list[tuple[float, dict[tuple[str, int], int]]] = field(default_factory=list)
+    """The offsets that the group has, from time to time."""
+    origins: dict[bytes, tuple[tuple[str, int], int]] = field(default_factory=dict)
+    """By value of a result: the partition and the offset of what was transformed."""
+
+
 @dataclass(slots=True)
 class History:
     """Everything that the clients of a play did."""
@@ -66,6 +122,7 @@ class History:
     blocks: list[tuple[TransactionHistory, Transaction]] = field(default_factory=list)
     """Transactions that were made as a block, with the object that knows their outcome."""
     readers: list[ReaderHistory] = field(default_factory=list)
+    groups: list[GroupHistory] = field(default_factory=list)
     deleted_until: dict[str, float] = field(default_factory=dict)
     """By topic: what was sent before this loop time may have been deleted."""
 

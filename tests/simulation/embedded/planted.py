@@ -19,10 +19,25 @@ from random import Random
 from typing import Any
 from unittest import mock
 
-from tests.simulation.embedded.story import Kind, Story, administered_story, draw_story, late_end_story, story_with
+from aioproducer.offsets import ConsumerGroupMetadata
+from tests.simulation.embedded.story import (
+    Kind,
+    Story,
+    abandoning_story,
+    administered_story,
+    crowded_story,
+    draining_story,
+    draw_story,
+    late_end_story,
+    restless_group_story,
+    small,
+    story_with,
+)
 
 _TRANSACTIONS: tuple[Kind, ...] = ("transactional", "pool")
 _RECORDS: tuple[Kind, ...] = ("idempotent",)
+_GROUP: tuple[Kind, ...] = ("group",)
+_TRANSFORMS: tuple[Kind, ...] = ("transform",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +48,19 @@ class PlantedBug:
     target: str
     draw: Callable[[Random], Story]
     """Draws the stories that may find it."""
+    is_large: bool = False
+    """Whether large stories find it sooner: it needs more time, or more records."""
 
     @property
     def name(self) -> str:
         """The function's name."""
         return self.function.__name__
+
+    def story(self, seed: int) -> Story:
+        """The story of a seed."""
+        random = Random(seed)
+        story = self.draw(random)
+        return story if self.is_large else small(random, story)
 
     def owner(self) -> tuple[Any, str]:
         """The module or class that has the target, and its name there."""
@@ -78,10 +101,14 @@ BUGS: dict[str, PlantedBug] = {}
 
 
 def _plant(
-    target: str, kinds: tuple[Kind, ...] = _RECORDS, draw: Callable[[Random], Story] | None = None
+    target: str,
+    kinds: tuple[Kind, ...] = _RECORDS,
+    draw: Callable[[Random], Story] | None = None,
+    *,
+    is_large: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        bug = PlantedBug(function, target, draw or functools.partial(draw_story, kinds=kinds))
+        bug = PlantedBug(function, target, draw or functools.partial(draw_story, kinds=kinds), is_large)
         BUGS[bug.name] = bug
         return function
 
@@ -96,7 +123,7 @@ def a_repeated_batch_is_appended_again(original: Any, self: Any, *args: Any, **o
     """Neither duplicates nor sequences are checked."""
 
 
-@_plant("aioproducer.broker.log.producer_state:ProducerStateManager._check_sequence")
+@_plant("aioproducer.broker.log.producer_state:ProducerStateManager._check_sequence", draw=crowded_story, is_large=True)
 def a_gap_in_the_sequences_is_accepted(original: Any, self: Any, *args: Any) -> None:
     """A batch that overtakes an earlier one is appended before it."""
 
@@ -118,7 +145,11 @@ def an_abort_is_not_indexed(original: Any, *args: Any) -> None:
     original(*args)
 
 
-@_plant("aioproducer.broker.log.producer_state:ProducerStateManager.check_marker", _TRANSACTIONS)
+@_plant(
+    "aioproducer.broker.log.producer_state:ProducerStateManager.check_marker",
+    draw=functools.partial(story_with, faults=("late marker",), kinds=_TRANSACTIONS),
+    is_large=True,
+)
 def a_late_marker_is_written(original: Any, *args: Any, **options: Any) -> None:
     """A marker of an earlier transaction ends the current one in a partition."""
 
@@ -133,7 +164,11 @@ def a_torn_tail_is_kept(original: Any, self: Any, *args: Any) -> int:
     return 0
 
 
-@_plant("aioproducer.broker.log.segment:Segment.append", draw=functools.partial(story_with, faults=("full disk",)))
+@_plant(
+    "aioproducer.broker.log.segment:Segment.append",
+    draw=functools.partial(story_with, faults=("full disk",)),
+    is_large=True,
+)
 def a_full_disk_takes_batches(original: Any, self: Any, batches: Any) -> None:
     """An append that the disk has refused counts as done."""
     try:
@@ -210,15 +245,78 @@ def partitions_of_a_transaction_are_forgotten(original: Any, self: Any, *args: A
     return decision
 
 
-@_plant("aioproducer.broker.transactions.ending:_has_valid_epoch", draw=functools.partial(late_end_story, version=2))
+@_plant(
+    "aioproducer.broker.transactions.ending:_has_valid_epoch",
+    draw=functools.partial(late_end_story, version=2),
+    is_large=True,
+)
 def a_late_end_of_a_transaction_is_accepted(original: Any, transaction: Any, *args: Any, **options: Any) -> bool:
     """The epoch of an EndTxn is not compared: a late one ends the next transaction."""
     return True
 
 
-@_plant("aioproducer.broker.transactions.coordinator:TransactionCoordinator.abort_timed_out", ("transactional",))
+@_plant("aioproducer.broker.transactions.coordinator:TransactionCoordinator.abort_timed_out", draw=abandoning_story)
 def abandoned_transactions_stay_open(original: Any, self: Any) -> None:
     """No transaction times out."""
+
+
+# The group coordinator
+
+
+@_plant("aioproducer.broker.groups.classic_group:ClassicGroup.validate_offset_commit", draw=restless_group_story)
+def commits_of_a_fenced_member_are_accepted(original: Any, *args: Any, **options: Any) -> int:
+    """The generation of a commit is not compared."""
+    return 0
+
+
+@_plant("aioproducer.broker.groups.rebalance:RebalancingGroup._expire_session", _GROUP, is_large=True)
+def no_session_ends(original: Any, self: Any, *args: Any) -> None:
+    """The partitions of a killed member stay with it."""
+
+
+@_plant("aioproducer.broker.groups.coordinator:GroupCoordinator.offsets", _TRANSFORMS)
+def offsets_of_an_open_transaction_are_not_waited_for(original: Any, self: Any, group_id: str, **options: Any) -> Any:
+    """A member begins at the offset before that of a transaction whose outcome is not known yet."""
+    return original(self, group_id, require_stable=False)
+
+
+@_plant("aioproducer.broker.groups.offsets:Offsets.end_transaction", _TRANSFORMS, is_large=True)
+def offsets_of_an_aborted_transaction_count(original: Any, self: Any, producer_id: int, **options: Any) -> None:
+    """The marker of an abort makes pending offsets visible."""
+    original(self, producer_id, committed=True)
+
+
+@_plant("aioproducer.broker.groups.offsets:Offsets.end_transaction", _TRANSFORMS)
+def offsets_of_a_committed_transaction_are_dropped(original: Any, self: Any, producer_id: int, **options: Any) -> None:
+    """The marker of a commit drops pending offsets."""
+    original(self, producer_id, committed=False)
+
+
+# The group consumer
+
+
+@_plant("aioproducer.consumer.group:processed_positions", _GROUP)
+def what_was_returned_counts_as_processed(original: Any, partitions: Any) -> Any:
+    """An automatic commit contains the record in progress."""
+    return {each.name: each.position for each in partitions if each.position is not None}
+
+
+@_plant("aioproducer.io.group_member:GroupMember._pump", _GROUP)
+def a_revocation_does_not_wait_for_the_request(original: Any, self: Any) -> None:
+    """The listener runs, and the member joins again, while the application still processes records."""
+    original(self)
+    self._begin_handling()
+
+
+@_plant("aioproducer.core.membership.offsets:committed_offset", _GROUP)
+def the_committed_offset_is_not_used(original: Any, partition: Any) -> None:
+    """A member begins where ``auto_offset_reset`` says."""
+
+
+@_plant("aioproducer.core.membership.member:Member.group_metadata", _TRANSFORMS)
+def offsets_are_sent_without_the_generation(original: Any, self: Any) -> Any:
+    """The group cannot refuse the offsets of a member that it has replaced (KIP-447)."""
+    return ConsumerGroupMetadata(original(self).group_id)
 
 
 # The producer
@@ -261,7 +359,7 @@ def metadata_does_not_age(original: Any, self: Any, now: float) -> float:
     return math.inf
 
 
-@_plant("aioproducer.core.batching.drain_waiters:DrainWaiters.resume")
+@_plant("aioproducer.core.batching.drain_waiters:DrainWaiters.resume", draw=draining_story, is_large=True)
 def a_waiting_drain_is_not_resumed(original: Any, *args: Any) -> bool:
     """A wake-up is forgotten: free memory resumes no caller of drain."""
     return False

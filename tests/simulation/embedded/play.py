@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from contextlib import AsyncExitStack
 from random import Random
 from typing import Any
@@ -13,16 +13,16 @@ from aioproducer import Producer, TransactionPool
 from aioproducer.broker.replicas.partition import Partition
 from aioproducer.core.metadata.cluster_metadata import ClusterMetadata
 from aioproducer.errors import KafkaError
+from aioproducer.testing import StoredRecord
 from aioproducer.testing.simulation.trouble import Trouble
 from aioproducer.wire.record_batch import iter_batches
 from tests.simulation.embedded import administrator, checkers
+from tests.simulation.embedded.groups import Group
 from tests.simulation.embedded.readers import TopicReader
 from tests.simulation.embedded.senders import Recorder, send_records
-from tests.simulation.embedded.story import ClientPlan, Kind, Story, draw_story, healing_bound
+from tests.simulation.embedded.story import KINDS, RESULTS, ClientPlan, Kind, Story, draw_story, healing_bound, small
 from tests.simulation.embedded.transactions import send_by_pool, send_transactions, settle_blocks
 from tests.simulation.embedded.world import ClusterWorld, Overdue, run
-
-KINDS: tuple[Kind, ...] = ("plain", "idempotent", "transactional", "pool")
 
 _PRODUCERS = 2
 """Producers of a pool."""
@@ -30,6 +30,9 @@ _PRODUCERS = 2
 _CLOSE_GRACE = 2.0
 """Seconds that a close may take beyond the end of its records: connections and tasks."""
 
+
+_LATEST_ARRIVAL = 1.0
+"""Seconds after the faults within which everything that was sent before has arrived."""
 
 _KIP_890 = 2
 """The ``transaction.version`` with which a late EndTxn is refused: see test_transaction_versions."""
@@ -134,9 +137,13 @@ async def play(world: ClusterWorld, story: Story) -> None:
         for name in administrator.ADMINISTERED:
             world.create_topic(name, 1)
             topics[name] = 1
+    read_topics = list(story.topics)
+    if any(group.producer is not None for group in story.groups):
+        world.create_topic(RESULTS, max(story.topics.values()))
+        read_topics.append(RESULTS)
     readers = [
         TopicReader(world, topic, committed=committed, number=number)
-        for topic in story.topics
+        for topic in read_topics
         for committed in (True, False)
         for number in range(story.readers)
     ]
@@ -144,16 +151,20 @@ async def play(world: ClusterWorld, story: Story) -> None:
     clients = [
         Client(world, plan, kept if plan.kind in ("transactional", "pool") else topics) for plan in story.clients
     ]
+    groups = [Group(world, plan, list(story.topics), Random(random.random())) for plan in story.groups]
     crashing: list[asyncio.Task[None]] = []
     async with AsyncExitStack() as stack:
         for client in clients:
             await client.start()
+        reads_committed = bool(random.randrange(2)) if story.has_late_readers else None
         for reader in readers:
-            reader.start()
             stack.push_async_callback(reader.stop)
-        until = world.loop.time() + story.seconds_of_trouble + 1
+            if reads_committed in (None, reader.history.committed):
+                reader.start()
+        until = world.loop.time() + story.seconds_of_trouble + story.seconds_after_trouble
         tasks = [asyncio.create_task(task) for client in clients for task in client.tasks(random, until)]
-        sampler = asyncio.ensure_future(_sample(world, clients))
+        tasks += [asyncio.create_task(group.run(until), name=group.plan.name) for group in groups]
+        sampler = asyncio.ensure_future(_sample(world, clients, groups))
         for client in list(clients):
             if client.plan.crashes:
                 after = random.uniform(0, story.seconds_of_trouble)
@@ -188,13 +199,20 @@ async def play(world: ClusterWorld, story: Story) -> None:
             await asyncio.wait(tasks)
         for client in clients:
             await client.close()
-        await world.expected()
         for task in (*tasks, *crashing):
             task.result()
+        # A request of a client that has ended may still be on its way.
+        await asyncio.sleep(_LATEST_ARRIVAL)
+        await _settle_transactions(world, story, story.topics)
+        for group in groups:
+            await group.finish(_logs(world, story.topics, committed=group.history.committed))
+        await world.expected()
         await settle_blocks(world)
-        await _settle_transactions(world, story)
+        await _settle_transactions(world, story, world.topics())
         await world.until(5, lambda: _have_equal_ends(world), "followers to the end of their leaders' logs")
-        evidence = _evidence(world, story)
+        evidence = _evidence(world)
+        for reader in readers:
+            reader.start()
         await _catch_up(world, readers, evidence)
         sampler.cancel()
         await asyncio.wait([sampler])
@@ -239,12 +257,13 @@ async def _crash(
         tasks += [asyncio.create_task(task) for task in successor.tasks(world.random, until)]
 
 
-async def _settle_transactions(world: ClusterWorld, story: Story) -> None:
-    """Wait until no transaction is open: the coordinator aborts those that were left."""
-    timeouts = [client.config.get("transaction_timeout_ms", 0) for client in story.clients]
+async def _settle_transactions(world: ClusterWorld, story: Story, topics: Collection[str]) -> None:
+    """Wait until no transaction is open in these topics: the coordinator aborts those that were left."""
+    producers = [*story.clients, *(group.producer for group in story.groups if group.producer is not None)]
+    timeouts = [client.config.get("transaction_timeout_ms", 0) for client in producers]
 
     def have_ended() -> bool:
-        return all(each.last_stable_offset == each.log_end_offset for each in _leaders(world))
+        return all(each.last_stable_offset == each.log_end_offset for each in _leaders(world) if each.topic in topics)
 
     await world.until(max(timeouts) / 1000 + 5, have_ended, "the end of all transactions")
 
@@ -288,9 +307,11 @@ def _leaders(world: ClusterWorld) -> list[Partition]:
     ]
 
 
-async def _sample(world: ClusterWorld, clients: list[Client]) -> None:
+async def _sample(world: ClusterWorld, clients: list[Client], groups: list[Group]) -> None:
     """Check again and again: of each leader LSO <= high watermark <= log end offset, of each pool its queue."""
     while True:
+        for group in groups:
+            group.sample()
         for client in clients:
             pool = client.pool
             if pool is not None and pool.waiting and pool.busy < _PRODUCERS:
@@ -303,13 +324,20 @@ async def _sample(world: ClusterWorld, clients: list[Client]) -> None:
         await asyncio.sleep(0.05)
 
 
-def _evidence(world: ClusterWorld, story: Story) -> checkers.Evidence:
-    places = [(topic, state.index) for topic in world.topics() for state in world.cluster.image.topic(topic).partitions]
+def _logs(world: ClusterWorld, topics: Collection[str], *, committed: bool) -> dict[checkers.Place, list[StoredRecord]]:
+    """The records of each partition of these topics."""
+    image = world.cluster.image
+    places = [(topic, state.index) for topic in topics for state in image.topic(topic).partitions]
+    return {place: world.records(*place, committed=committed) for place in places}
+
+
+def _evidence(world: ClusterWorld) -> checkers.Evidence:
+    records = _logs(world, world.topics(), committed=False)
     return checkers.Evidence(
         world.history,
-        {place: world.records(*place) for place in places},
-        {place: world.records(*place, committed=True) for place in places},
-        {place: {node: _log_of(replica) for node, replica in world.replicas(*place).items()} for place in places},
+        records,
+        _logs(world, world.topics(), committed=True),
+        {place: {node: _log_of(replica) for node, replica in world.replicas(*place).items()} for place in records},
     )
 
 
@@ -329,11 +357,17 @@ def _log_of(replica: Partition) -> bytes:
 
 
 def play_seed(
-    seed: int, *, kinds: tuple[Kind, ...] = KINDS, version: int = 2, keep_trace: bool = False
+    seed: int,
+    *,
+    kinds: tuple[Kind, ...] = KINDS,
+    version: int = 2,
+    is_small: bool = False,
+    keep_trace: bool = False,
 ) -> ClusterWorld:
     """Play a seed, and return its world: ``violations`` is empty if every rule holds."""
-    story = draw_story(Random(seed), kinds=kinds, version=version)
-    return play_story(story, seed, keep_trace=keep_trace)
+    random = Random(seed)
+    story = draw_story(random, kinds=kinds, version=version)
+    return play_story(small(random, story) if is_small else story, seed, keep_trace=keep_trace)
 
 
 def play_story(story: Story, seed: int, *, keep_trace: bool = False) -> ClusterWorld:

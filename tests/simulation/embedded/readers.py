@@ -23,12 +23,14 @@ class TopicReader:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to read."""
-        self._task = asyncio.create_task(self._read(), name=self.history.name)
+        """Begin to read; nothing if it reads."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._read(), name=self.history.name)
 
     async def stop(self) -> None:
         """End the reader."""
-        assert self._task is not None
+        if self._task is None:
+            return
         self._task.cancel()
         await asyncio.wait([self._task])
         if not self._task.cancelled():
@@ -49,7 +51,7 @@ class TopicReader:
                 start=dict(self._next) or "beginning",
                 isolation_level=isolation,
                 timeout=5.0,
-                max_wait_ms=100,
+                max_wait_ms=500,
                 transport=world.network.endpoint(self.history.name),
                 bootstrap_servers=world.bootstrap_servers,
                 client_id=self.history.name,

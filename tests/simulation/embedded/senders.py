@@ -22,6 +22,22 @@ class RecordSink(Protocol):
     def send(self, topic: str, value: bytes, key: bytes | None = None, *, partition: int | None = None) -> Delivery: ...
 
 
+class Pace:
+    """Rounds of a task, with a limit for each second."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, rate: float) -> None:
+        self._loop = loop
+        self._rate = rate
+        self._next = 0.0
+
+    async def begin(self) -> None:
+        """Wait until another round may begin."""
+        now = self._loop.time()
+        if now < self._next:
+            await asyncio.sleep(self._next - now)
+        self._next = max(now, self._next) + 1 / self._rate
+
+
 class Recorder:
     """Sends records by one producer, and writes them to the history."""
 
@@ -36,6 +52,7 @@ class Recorder:
         self.read_topics = [topic for topic in topics if topic not in ADMINISTERED]
         self.is_alone = len(plan.loops) == 1
         """Whether no other task sends by the same producer."""
+        self.pace = Pace(world.loop, plan.pace)
         self._count = 0
 
     def next_value(self, random: Random) -> bytes:
@@ -50,6 +67,21 @@ class Recorder:
         value = self.next_value(random)
         key = random.choice([None, b"key%d" % (self._count % 5)])
         partition = random.choice([None, random.randrange(self.topics[topic])])
+        sent = self.submit(producer, topic, value, key, partition, transaction)
+        if sent is not None and random.random() < 0.5:
+            sent.delivery.add_done_callback(lambda _: self.world.note(f"{self.name}/{sent.number} {outcome_of(sent)}"))
+        return sent
+
+    def submit(
+        self,
+        producer: RecordSink,
+        topic: str,
+        value: bytes,
+        key: bytes | None,
+        partition: int | None,
+        transaction: TransactionHistory | None = None,
+    ) -> Sent | None:
+        """Send this record; ``None`` if the queue is full."""
         world = self.world
         try:
             delivery = producer.send(topic, value, key, partition=partition)
@@ -73,8 +105,6 @@ class Recorder:
         self.sent.append(sent)
         if transaction is not None:
             transaction.sent.append(sent)
-        if random.random() < 0.5:
-            delivery.add_done_callback(lambda _: world.note(f"{self.name}/{sent.number} {outcome_of(sent)}"))
         world.expect(self.plan.longest_send, delivery.done, lambda: f"{sent.value[:20]!r} has no outcome")
         return sent
 
@@ -92,6 +122,7 @@ async def send_records(recorder: Recorder, producer: Producer, loop: Loop, rando
     world = recorder.world
     try:
         while world.loop.time() < until:
+            await recorder.pace.begin()
             topic = random.choice(list(recorder.topics))
             if loop == "closed":
                 await _send_and_wait(recorder, producer, random, topic)

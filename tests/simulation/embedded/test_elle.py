@@ -77,10 +77,29 @@ async def test_a_read_of_other_records_than_the_first_is_found(lists: Lists) -> 
 async def test_the_history_is_written_as_elle_reads_it(lists: Lists) -> None:
     lists.transaction(b"a", b"b")
     lists.transaction(b"c", outcome="aborted").reads.append((("t", 0), [b"a", b"b"]))
+    both = [["append", "t-0", 0], ["append", "t-0", 1]]
     assert [json.loads(line) for line in elle_lines(lists.history)] == [
-        {"index": 0, "type": "ok", "process": 0, "f": "txn", "value": [["append", "t-0", 0], ["append", "t-0", 1]]},
-        {"index": 1, "type": "fail", "process": 1, "f": "txn", "value": [["r", "t-0", [0, 1]], ["append", "t-0", 2]]},
+        {"index": 0, "type": "invoke", "process": 0, "f": "txn", "value": both},
+        {"index": 1, "type": "ok", "process": 0, "f": "txn", "value": both},
+        {"index": 2, "type": "invoke", "process": 1, "f": "txn", "value": [["r", "t-0", None], ["append", "t-0", 2]]},
+        {"index": 3, "type": "fail", "process": 1, "f": "txn", "value": [["r", "t-0", [0, 1]], ["append", "t-0", 2]]},
     ]
+
+
+async def test_a_history_may_have_a_list_for_each_record(lists: Lists) -> None:
+    """The order of the writes, which Kafka does not isolate, is then no dependency."""
+    lists.transaction(b"a", b"b").reads.append((("t", 0), [b"a"]))
+    _, completed = elle_lines(lists.history, has_list_for_each_record=True)
+    assert json.loads(completed)["value"] == [["r", "t-0-0", [0]], ["append", "t-0-0", 0], ["append", "t-0-1", 1]]
+
+
+async def test_a_process_ends_with_an_outcome_that_is_not_known(lists: Lists) -> None:
+    """As in Jepsen: its transaction may still be going on."""
+    lists.transaction(b"a", outcome="unknown")
+    lists.transaction(b"b")
+    lists.transaction(b"c")
+    lines = [json.loads(line) for line in elle_lines(lists.history)]
+    assert [(line["type"], line["process"]) for line in lines[1::2]] == [("info", 0), ("ok", 1), ("ok", 2)]
 
 
 async def test_offsets_that_are_acknowledged_twice_or_descend_are_found(lists: Lists) -> None:

@@ -15,8 +15,8 @@ from tests.simulation.embedded.play import play_story
 from tests.simulation.embedded.story import late_end_story
 
 _BROKEN = {"no_torn_transaction", "no_aborted_read", "no_lost_write"}
-_SEEDS = (9,)
-"""Seeds that show it before KIP-890."""
+_SEEDS = (40, 18, 131, 159)
+"""Seeds that show it before KIP-890, or did when they were chosen: what a seed plays changes with the code."""
 
 
 def _rules_broken(seed: int, version: int) -> set[str]:
@@ -24,9 +24,8 @@ def _rules_broken(seed: int, version: int) -> set[str]:
     return {violation.rule for violation in violations}
 
 
-@pytest.mark.parametrize("seed", _SEEDS)
-def test_a_late_end_of_a_transaction_breaks_the_next_one_before_kip_890(seed: int) -> None:
-    assert _rules_broken(seed, 1) & _BROKEN
+def test_a_late_end_of_a_transaction_breaks_the_next_one_before_kip_890() -> None:
+    assert any(_rules_broken(seed, 1) & _BROKEN for seed in _SEEDS)
 
 
 @pytest.mark.parametrize("seed", _SEEDS)

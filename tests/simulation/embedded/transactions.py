@@ -18,9 +18,6 @@ from tests.simulation.embedded.history import TransactionHistory
 from tests.simulation.embedded.senders import Recorder, drain
 from tests.simulation.embedded.world import ClusterWorld, Overdue
 
-_READS = 0.1
-"""Probability that a transaction reads a topic."""
-
 _GIVE_UP = 60.0
 """Seconds of time-outs after which a transaction is left to the coordinator."""
 
@@ -66,7 +63,7 @@ async def read(recorder: Recorder, topic: str, transaction: TransactionHistory) 
 
 async def fill(recorder: Recorder, producer: Producer, random: Random, transaction: TransactionHistory) -> None:
     """Send some records of a transaction, some of them awaited, and read in some transactions."""
-    if recorder.reads.random() < _READS:
+    if recorder.reads.random() < recorder.plan.reads:
         await read(recorder, recorder.reads.choice(list(recorder.read_topics)), transaction)
     for _ in range(random.choice([1, 2, 5, 20])):
         sent = recorder.send(producer, random, random.choice(list(recorder.topics)), transaction)
@@ -84,6 +81,7 @@ async def send_transactions(recorder: Recorder, producer: Producer, random: Rand
     world = recorder.world
     try:
         while world.loop.time() < until and producer.is_usable:
+            await recorder.pace.begin()
             if random.random() < 0.5:
                 await _by_calls(recorder, producer, random)
             else:
@@ -172,6 +170,7 @@ async def send_by_pool(recorder: Recorder, pool: TransactionPool, random: Random
     world, plan = recorder.world, recorder.plan
     try:
         while world.loop.time() < until and pool.is_usable:
+            await recorder.pace.begin()
             task = asyncio.ensure_future(_pooled(recorder, pool, random))
             if random.random() < 0.1:
                 await asyncio.sleep(random.expovariate(20))
@@ -191,7 +190,7 @@ async def _pooled(recorder: Recorder, pool: TransactionPool, random: Random) -> 
         async with pool.transaction() as transaction:
             history = begin_history(recorder)
             recorder.world.history.blocks.append((history, transaction))
-            if recorder.reads.random() < _READS:
+            if recorder.reads.random() < recorder.plan.reads:
                 await read(recorder, recorder.reads.choice(list(recorder.read_topics)), history)
             for _ in range(random.choice([1, 2, 5, 20])):
                 recorder.send(transaction, random, random.choice(list(recorder.topics)), history)

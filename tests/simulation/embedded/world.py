@@ -98,13 +98,14 @@ class ClusterWorld(SimulatedWorld):
 
     async def expected(self) -> None:
         """Wait until every condition is true, or was looked at too late."""
-        for handle, condition in list(self._watches.items()):
-            if condition():
-                handle.cancel()
-                del self._watches[handle]
-        while self._watches:
-            last = max(handle.when() for handle in self._watches)
-            await asyncio.sleep(max(0.0, last - self.loop.time()) + 0.001)
+        while True:
+            for handle, condition in list(self._watches.items()):
+                if condition():
+                    handle.cancel()
+                    del self._watches[handle]
+            if not self._watches:
+                return
+            await asyncio.sleep(0.1)
 
     # The end
 
