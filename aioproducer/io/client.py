@@ -62,6 +62,7 @@ class BrokerClient(NodeOwner):
         self.metadata = metadata
         self._loop = loop
         self._log = settings.log
+        self._request_timeout = settings.request_timeout
         self._random = random
         self._pool = NodePool(
             loop, metadata, self, connector, settings, metrics or ConnectionMetrics(), Hooks(), random
@@ -83,6 +84,8 @@ class BrokerClient(NodeOwner):
         timeout: float,
     ) -> R:
         """Return the response of a node, by default the least loaded one, within ``timeout`` seconds in total.
+
+        Other calls share the connection. If ``request_timeout_ms`` is longer, a missing response ends it only then.
 
         Args:
             lowest, highest: the versions of the request that may be used.
@@ -128,7 +131,8 @@ class BrokerClient(NodeOwner):
         api_key = request.schema.api_key
         assert api_key is not None
         version = node.negotiate(api_key, highest, lowest)
-        node.send(request, InternalRequest(answered, failed), now, version=version, timeout=timeout)
+        in_flight = max(timeout, self._request_timeout)
+        node.send(request, InternalRequest(answered, failed), now, version=version, timeout=in_flight)
         return await answer
 
     # Nodes

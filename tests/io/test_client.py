@@ -94,9 +94,26 @@ async def _refused(client, node_id):
     return str(error.value)
 
 
-async def test_a_missing_response_ends_the_connection_and_another_is_made():
+async def test_a_caller_with_little_time_leaves_the_connection_to_the_others():
     async with EmbeddedCluster(transport="memory") as cluster:
         client = client_of(cluster)
+        await client.request(DescribeClusterRequest(), timeout=5)
+        made_at = client.node(-1).last_attempt
+        cluster.delay("DescribeCluster", 60_000)
+        patient = asyncio.ensure_future(client.request(MetadataRequest(topics=[]), timeout=5))
+        with pytest.raises(KafkaTimeoutError, match=r"within 0\.05 s"):
+            await client.request(DescribeClusterRequest(), timeout=0.05)
+        cluster.clear_faults()
+        assert (await patient).brokers
+        assert client.node(-1).last_attempt == made_at
+        await client.close()
+
+
+async def test_a_missing_response_ends_the_connection_and_another_is_made():
+    async with EmbeddedCluster(transport="memory") as cluster:
+        client = client_of(cluster, request_timeout_ms=500)
+        # The request is sent within its time if there is a connection.
+        await client.request(DescribeClusterRequest(), timeout=5)
         cluster.delay("Metadata", 10_000)
         with pytest.raises(KafkaTimeoutError, match=r"within (0\.5 s|500 ms)"):
             await client.request(MetadataRequest(topics=[]), timeout=0.5)
@@ -109,7 +126,9 @@ async def test_a_missing_response_ends_the_connection_and_another_is_made():
 
 async def test_a_backoff_that_ends_during_the_check_is_not_waited_for():
     async with EmbeddedCluster(transport="memory") as cluster:
-        client = client_of(cluster)
+        client = client_of(cluster, request_timeout_ms=100)
+        # The request is sent within its time if there is a connection.
+        await client.request(DescribeClusterRequest(), timeout=5)
         cluster.delay("Metadata", 10_000)
         with pytest.raises(KafkaTimeoutError):
             await client.request(MetadataRequest(topics=[]), timeout=0.1)
@@ -135,6 +154,8 @@ async def test_concurrent_metadata_requests_are_sent_once():
         with pytest.raises(KafkaTimeoutError):
             await client.renew_metadata(0.3)
         assert not client.metadata.update_in_flight
+        # Its response comes after all, and is dropped.
+        cluster.clear_faults()
         cluster.disconnect("Metadata")
         await client.renew_metadata(5)
         await client.close()
@@ -218,8 +239,8 @@ async def test_requests_wait_for_a_throttled_node():
         client = client_of(cluster)
         await client.renew_metadata(5)
         cluster.throttle("Metadata", 100)
-        await client.request(MetadataRequest(topics=[]), node_id=1, timeout=5)
         began = asyncio.get_running_loop().time()
-        await client.request(MetadataRequest(topics=[]), node_id=1, timeout=5)
+        for _ in range(2):
+            await client.request(MetadataRequest(topics=[]), node_id=1, timeout=5)
         assert asyncio.get_running_loop().time() - began > 0.05
         await client.close()
