@@ -222,7 +222,7 @@ class Consumer:
                 "remain_in_group" (its partitions are free when its session ends), or "default": a static member stays.
 
         Raises:
-            ValueError: ``timeout`` is negative or no number, or the operation is unknown.
+            ValueError: ``timeout`` is not a number, or the operation is unknown.
             WrongCallerError: a rebalance listener calls this, or the caller is not on the consumer's event loop.
             Exception: the rebalance listener raised it; everything has ended.
         """

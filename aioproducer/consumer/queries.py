@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 from aioproducer.core.fetching.lookups import OffsetAndTimestamp, found_timestamps, timestamps_request
 from aioproducer.core.metadata.cluster import NO_LEADER
 from aioproducer.core.metadata.cluster_view import MetadataView
-from aioproducer.errors import KafkaError, KafkaTimeoutError, LeaderNotAvailableError, broker_error
+from aioproducer.errors import (
+    KafkaError,
+    KafkaTimeoutError,
+    LeaderNotAvailableError,
+    UnknownTopicOrPartitionError,
+    broker_error,
+)
 from aioproducer.record import PartitionInfo, TopicPartition
 
 if TYPE_CHECKING:
@@ -108,7 +114,7 @@ async def _ask(
     last: KafkaError | None = None
     for leader, part in by_leader.items():
         if leader == NO_LEADER:
-            last = LeaderNotAvailableError(f"Partition {next(iter(part))} has no leader at present.")
+            last = _without_leader(client, next(iter(part)))
             continue
         request = timestamps_request(part, {}, isolation_level)
         left = deadline - asyncio.get_running_loop().time()
@@ -128,3 +134,12 @@ async def _ask(
                 raise refusal
             last = refusal
     return last
+
+
+def _without_leader(client: BrokerClient, partition: TopicPartition) -> KafkaError:
+    known = client.metadata.topic(partition.topic)
+    if known is not None and partition.partition >= len(known.partitions):
+        return UnknownTopicOrPartitionError(
+            f"Topic {partition.topic} has no partition {partition.partition}: it has {len(known.partitions)}."
+        )
+    return LeaderNotAvailableError(f"Partition {partition} has no leader at present.")

@@ -566,7 +566,8 @@ class Fetcher:
     def _out_of_range(self, partition: AssignedPartition, offset: int, now: float) -> None:
         text = f"Partition {partition.name} has no offset {offset}"
         if partition.log_start_offset >= 0:
-            text += f": it begins at {partition.log_start_offset}"
+            # The response has no offsets. The log may begin later by now, if that is why the offset is missing.
+            text += f" (it began at {partition.log_start_offset} when records were last read)"
         error = error_class(OFFSET_OUT_OF_RANGE)(f"{text}, and auto_offset_reset is none: seek to another position.")
         if self.settings.reset.kind is ResetKind.NONE:
             partition.fail(error, is_final=True)

@@ -57,7 +57,7 @@ class OffsetCall:
         generation: the member's generation at the time of the call.
     """
 
-    __slots__ = ("attempts", "deadline", "generation", "kind", "result", "retries", "retry_at")
+    __slots__ = ("attempts", "deadline", "generation", "kind", "last_error", "result", "retries", "retry_at")
 
     def __init__(
         self, kind: RequestKind, result: Result, deadline: float, generation: Generation, *, retries: bool = True
@@ -68,6 +68,7 @@ class OffsetCall:
         self.generation = generation
         self.retries = retries
         self.attempts = 0
+        self.last_error: KafkaError | None = None
         self.retry_at = float("-inf")
 
 
@@ -204,6 +205,7 @@ class CallQueue:
         if not call.retries:
             call.result.end(error)
             return
+        call.last_error = error
         call.retry_at = now + self._backoff.delay(call.attempts - 1, self._random)
         self._calls.appendleft(call)
 
@@ -216,10 +218,11 @@ class CallQueue:
             expired.append(self._in_flight)
         for call in expired:
             what = "commit" if call.kind is RequestKind.COMMIT else "fetch of committed offsets"
+            cause = "the group's coordinator is not reachable, or not ready"
             call.result.end(
                 KafkaTimeoutError(
-                    f"The {what} did not end within its timeout, after {call.attempts} attempts: the group's "
-                    "coordinator is not reachable, or not ready"
+                    f"The {what} did not end within its timeout, after {call.attempts} attempts: "
+                    f"{call.last_error or cause}"
                 )
             )
 
