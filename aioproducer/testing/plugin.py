@@ -66,9 +66,13 @@ def _seeds_of(marker: pytest.Mark, config: pytest.Config) -> list[int]:
         return list(seeds)
     first, _, last = given.partition("-")
     try:
-        return list(range(int(first), int(last or first) + 1))
+        seeds = range(int(first), int(last or first) + 1)
     except ValueError:
-        raise pytest.UsageError(f"{SEEDS_OPTION} takes a number or a range such as 0-999, not {given!r}") from None
+        seeds = range(0)
+    if not seeds:
+        # Without a seed pytest would skip the tests.
+        raise pytest.UsageError(f"{SEEDS_OPTION} takes a number or a range such as 0-999, not {given!r}")
+    return list(seeds)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)

@@ -698,8 +698,10 @@ def test_failures_of_marked_tests_say_what_to_do(tmp_path: Path) -> None:
     assert "a coroutine function: async def" in run.stdout
     assert "with @pytest.mark.simulated(seeds=range(20))" in run.stdout
     assert outcome_of(_run_tests(tmp_path, "--simulated-seeds=0", "-k", "wrong")) == "1 passed, 2 deselected"
-    wrong = _run_tests(tmp_path, "--simulated-seeds=many")
-    assert "--simulated-seeds takes a number or a range such as 0-999, not 'many'" in wrong.stdout + wrong.stderr
+    for given in "many", "5-3":
+        wrong = _run_tests(tmp_path, f"--simulated-seeds={given}")
+        text = f"--simulated-seeds takes a number or a range such as 0-999, not '{given}'"
+        assert text in wrong.stdout + wrong.stderr
 
 
 def test_the_examples_of_the_documentation_pass_and_find_the_bug(tmp_path: Path) -> None:
