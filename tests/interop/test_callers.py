@@ -39,7 +39,7 @@ async def test_a_timeout_ends_the_wait_but_not_the_record(mock_cluster: MockClus
     mock_cluster.create_topic(topic)
     async with Producer(bootstrap_servers=mock_cluster.bootstrap_servers, linger_ms=0) as producer:
         await producer.send(topic, b"warm")
-        mock_cluster.set_round_trip(500)
+        mock_cluster.set_round_trip(3000)
         delivery = producer.send(topic, b"slow")
 
         async def wait_shortly() -> None:
@@ -56,6 +56,7 @@ async def test_a_timeout_ends_the_wait_but_not_the_record(mock_cluster: MockClus
             await asyncio.wait_for(other, 0.05)
         assert other.cancelled()
         assert not other.withdrawn
+        mock_cluster.set_round_trip(0)
         await producer.flush()
     assert [record.value for record in mock_cluster.read_back(topic)[0]] == [b"warm", b"slow", b"given up"]
 
@@ -127,7 +128,7 @@ async def test_flush_and_drain_can_be_cancelled(mock_cluster: MockCluster, topic
         bootstrap_servers=mock_cluster.bootstrap_servers, buffer_memory=100_000, batch_size=10_000
     ) as producer:
         await producer.send(topic, b"warm")
-        mock_cluster.set_round_trip(300)
+        mock_cluster.set_round_trip(3000)
         deliveries = [producer.send(topic, bytes(1000)) for _ in range(150)]
         for wait in (producer.flush, producer.drain):
             with pytest.raises(TimeoutError):
@@ -163,7 +164,7 @@ async def _trouble(cluster: MockCluster, topic: str) -> list[weakref.ref[object]
     async with Producer(
         bootstrap_servers=cluster.bootstrap_servers,
         retry_backoff_ms=10,
-        delivery_timeout_ms=1000,
+        delivery_timeout_ms=3000,
         request_timeout_ms=500,
     ) as producer:
         references.append(weakref.ref(producer))

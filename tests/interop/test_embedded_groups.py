@@ -48,13 +48,15 @@ class Member(Protocol):
 class ConfluentMember:
     """librdkafka's consumer."""
 
-    def __init__(self, bootstrap_servers: str, group_id: str, instance_id: str | None = None) -> None:
+    def __init__(
+        self, bootstrap_servers: str, group_id: str, instance_id: str | None = None, *, session_timeout_ms: int = 6000
+    ) -> None:
         settings: dict[str, str | int | bool] = {
             "bootstrap.servers": bootstrap_servers,
             "group.id": group_id,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 6000,
+            "session.timeout.ms": session_timeout_ms,
             "heartbeat.interval.ms": 200,
         }
         if instance_id is not None:
@@ -320,16 +322,17 @@ async def test_a_static_member_returns_without_a_rebalance() -> None:
     async with BrokerCluster(1, properties=PROPERTIES) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
         servers = cluster.bootstrap_servers
+        session = {"session_timeout_ms": 45_000}
         block, restarted = ExitStack(), ExitStack()
         try:
-            (first,) = block.enter_context(running(lambda: ConfluentMember(servers, "static", "one")))
-            (second,) = restarted.enter_context(running(lambda: ConfluentMember(servers, "static", "two")))
+            (first,) = block.enter_context(running(lambda: ConfluentMember(servers, "static", "one", **session)))
+            (second,) = restarted.enter_context(running(lambda: ConfluentMember(servers, "static", "two", **session)))
             await until(lambda: len(first.assigned) == len(second.assigned) == 2, [first, second])
             group = cluster.brokers[1].groups.group("static")
             assert group is not None
             generation, assigned = group.generation_id, second.assigned
             await ended(restarted)
-            (again,) = restarted.enter_context(running(lambda: ConfluentMember(servers, "static", "two")))
+            (again,) = restarted.enter_context(running(lambda: ConfluentMember(servers, "static", "two", **session)))
             await until(lambda: again.assigned == assigned, [first, again])
             assert group.generation_id == generation
             assert len(group.members) == 2

@@ -61,7 +61,7 @@ def protocol(name: str) -> JoinGroupRequestProtocol:
 def join(
     g: str = "ga",
     mid: str = "",
-    st: int = 10_000,
+    st: int = 60_000,
     rt: int = 10_000,
     inst: str | None = None,
     pt: str = "consumer",

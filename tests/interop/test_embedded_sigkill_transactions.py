@@ -174,7 +174,7 @@ async def _kill_repeatedly(cluster: EmbeddedProcess | KafkaCluster, bounced: Bou
     for number in range(kills):
         # A transaction that times out would fence its producer.
         goes_on = [Worker(f"goes-on-{number}-{index}", 60_000) for index in range(2)]
-        ends = [Worker(f"ends-{number}-{index}", 1500) for index in range(4)]
+        ends = [Worker(f"ends-{number}-{index}", 5000) for index in range(4)]
         all_workers += goes_on + ends
         going_on, ending = _started(goes_on, servers, topic), _started(ends, servers, topic)
         await _until_committed(goes_on + ends)
@@ -233,7 +233,7 @@ def _replace(folder: Path, ours: Path) -> None:
 async def test_kafka_ends_the_transactions_of_a_killed_broker_as_the_broker_itself(topic: str) -> None:
     """Both start on the folder that SIGKILL has left."""
     internal = {"transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"}
-    workers = [Worker(f"worker-{index}", 3000) for index in range(8)]
+    workers = [Worker(f"worker-{index}", 6000) for index in range(8)]
     with ExitStack() as stack:
         kafka = KafkaCluster(1, properties=PROPERTIES)
         stack.callback(kafka.stop)

