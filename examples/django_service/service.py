@@ -10,6 +10,8 @@ This file has all of Django. In a project, put ``events.py`` beside the views of
 
 from __future__ import annotations
 
+import os
+
 import django
 from django.conf import settings
 from django.core.wsgi import get_wsgi_application
@@ -21,7 +23,7 @@ from events import events
 
 from aioproducer import KafkaError
 
-REQUEST_SECONDS = 5.0
+REQUEST_SECONDS = float(os.environ.get("REQUEST_SECONDS", "5"))
 """Seconds that a request waits for Kafka before the response asks the client to try again."""
 
 

@@ -61,12 +61,12 @@ def authority() -> trustme.CA:
 
 @pytest.fixture
 def tls_port(authority: trustme.CA) -> Iterator[int]:
-    """A TLS listener that sends nothing after the handshake."""
+    """A TLS listener that ends each connection at its first request."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("localhost").configure_cert(context)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
+        await reader.read(1)
         writer.close()
 
     async def start() -> asyncio.Server:
@@ -278,7 +278,7 @@ class TestCluster:
         file = tmp_path / "authority.pem"
         authority.cert_pem.write_to_path(str(file))
         ended = call(
-            *("doctor", "-b", f"localhost:{tls_port}", *SOON, "-X", "security.protocol=SSL"),
+            *("doctor", "-b", f"localhost:{tls_port}", *TIMEOUT, "-X", "security.protocol=SSL"),
             *("-X", f"ssl.truststore.location={file}", "-X", "ssl.truststore.type=PEM"),
         )
         steps = section(ended.out, f"bootstrap localhost:{tls_port}")

@@ -15,6 +15,8 @@ from aioproducer.cli.rdma_gateway import parse_address, parse_maps
 from aioproducer.errors import KafkaError
 from aioproducer.transport.listening import StreamListener
 from tests.gateway.gated import SecureBroker
+from tests.kafka.cluster import free_ports
+from tests.waiting import know_topic
 
 LISTEN = ("--listen", "127.0.0.1:0")
 UPSTREAM = ("--upstream", "127.0.0.1:1")
@@ -104,9 +106,8 @@ def test_a_gateway_serves_clients_until_sigterm(commands, call, cluster, topic, 
     port = int(broker.rpartition(":")[2])
     options, listen = [], "127.0.0.1:0"
     if rule in ("advertise", "map", "offset", "port"):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            listen = f"127.0.0.1:{free.getsockname()[1]}"
-        own = int(listen.rpartition(":")[2])
+        (own,) = free_ports(1)
+        listen = f"127.0.0.1:{own}"
         options = {
             "advertise": ["--advertise", listen],
             "map": ["--map", f"{broker}={listen}"],
@@ -124,7 +125,7 @@ def test_a_gateway_serves_clients_until_sigterm(commands, call, cluster, topic, 
     ended = call("consume", topic, "-b", address)
     assert sorted(ended.out.split()) == ["one", "two"]
     gateway.send_signal(signal.SIGTERM)
-    out, err = gateway.communicate(timeout=20)
+    out, err = gateway.communicate(timeout=100)
     assert (gateway.returncode, out) == (0, b"")
     lines = err.decode().splitlines()
     assert len(lines) > 1
@@ -149,10 +150,11 @@ def test_a_broker_without_a_gateway_is_counted(commands, call, cluster, topic, u
         "--unmapped", unmapped, "--report", 0,
     )  # fmt: skip
     address = gateway.stdout.readline().decode().strip()
-    ended = call("consume", topic, "-b", address, "--timeout", 2)
+    # A client that is refused waits for all of this time.
+    ended = call("consume", topic, "-b", address, "--timeout", 20 if unmapped == "pass" else 5)
     assert ended.code == (SUCCEEDED if unmapped == "pass" else FAILED)
     gateway.send_signal(signal.SIGINT)
-    _, err = gateway.communicate(timeout=20)
+    _, err = gateway.communicate(timeout=100)
     received = cluster.bootstrap_servers if unmapped == "pass" else f"127.0.0.1.no-gateway.invalid:{port}"
     assert (
         f"No gateway is known for the broker at {cluster.bootstrap_servers}: clients receive {received}."
@@ -176,8 +178,7 @@ async def test_a_gateway_authenticates_to_its_broker(commands, monkeypatch, tmp_
         "config.providers.dir.class=org.apache.kafka.common.config.provider.DirectoryConfigProvider\n"
         f"sasl.password=${{dir:{tmp_path}:password}}\n"
     )
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        listen = f"127.0.0.1:{free.getsockname()[1]}"
+    listen = f"127.0.0.1:{free_ports(1)[0]}"
     gateway = commands.start(
         "rdma-gateway", "--transport", "tcp", "--listen", listen, "--upstream", f"127.0.0.1:{listening.port}",
         "--map", f"broker1:9092={listen}", "--config", properties,
@@ -187,10 +188,10 @@ async def test_a_gateway_authenticates_to_its_broker(commands, monkeypatch, tmp_
         with pytest.raises(KafkaError):
             await producer.send("clicks", b"value")
         password.write_text("right")
-        await producer.wait_ready(30)
+        await know_topic(producer, "clicks")
         await producer.send("clicks", b"value")
     gateway.send_signal(signal.SIGTERM)
-    out, err = await asyncio.to_thread(gateway.communicate, timeout=20)
+    out, err = await asyncio.to_thread(gateway.communicate, timeout=100)
     listening.close()
     await listening.wait_closed()
     assert (gateway.returncode, out) == (0, b"")

@@ -18,7 +18,8 @@ from tests.examples.logged_service import LoggedService
 from tests.nested_pytest import check_all_pass
 
 FOLDER = Path(__file__).parents[2] / "examples" / "http_service"
-DEADLINE = 10.0
+# Kubernetes sends SIGKILL after this time.
+DEADLINE = 30.0
 
 
 class Service(LoggedService):
@@ -37,7 +38,7 @@ class Service(LoggedService):
         wait_until(lambda: any(text in line for line in self.log))
 
 
-def wait_until(happened: Callable[[], bool]) -> None:
+def wait_until(happened: Callable[[], object]) -> None:
     give_up = time.monotonic() + 30
     while not happened():
         assert time.monotonic() < give_up
@@ -53,7 +54,8 @@ def cluster() -> Iterator[EmbeddedClusterThread]:
 
 @pytest.fixture
 def request_seconds() -> float:
-    return 2
+    # Less than the service has for open requests after SIGTERM.
+    return 6
 
 
 @pytest.fixture
@@ -66,22 +68,25 @@ def service(cluster: EmbeddedClusterThread, request_seconds: float) -> Iterator[
 
 
 # Far more than Kafka needs, even on a busy machine.
-@pytest.mark.parametrize("request_seconds", [30])
+@pytest.mark.parametrize("request_seconds", [100])
 def test_sigterm_with_requests_in_flight_loses_none(cluster: EmbeddedClusterThread, service: Service) -> None:
     requests = 30
-    # Nothing is answered before SIGTERM, because Kafka's first answer is delayed for this long.
-    cluster.delay("Produce", 4000)
+    # Nothing is answered before SIGTERM: later responses wait behind this one.
+    cluster.delay("Produce", 600_000)
     limits = httpx.Limits(max_connections=requests + 2)
-    with httpx.Client(base_url=service.url, timeout=30, limits=limits) as client, ThreadPoolExecutor(requests) as pool:
+    with httpx.Client(base_url=service.url, timeout=100, limits=limits) as client, ThreadPoolExecutor(requests) as pool:
         answers = [pool.submit(client.post, "/events/orders", content=b"order %d" % n) for n in range(requests)]
         accepted = client.post("/events/orders?wait=no", content=b"not awaited")
         assert accepted.status_code == 202
-        wait_until(lambda: cluster.pending_faults() == [] and waiting(client) == requests)
+        # The first response is held when its record is stored.
+        wait_until(lambda: cluster.records("orders") and waiting(client) == requests)
         assert not any(answer.done() for answer in answers)
         terminated = service.terminate()
         service.wait_for_log("Shutting down")
-        with pytest.raises(httpx.ConnectError):
-            httpx.post(f"{service.url}/events/orders", content=b"too late")
+        # It is refused; or reset, if it was in the queue of the listening socket when that was closed.
+        with pytest.raises(httpx.NetworkError):
+            httpx.post(f"{service.url}/events/orders", content=b"too late", timeout=30)
+        cluster.clear_faults()
         places = [answer.result().raise_for_status().json() for answer in answers]
     assert {answer.result().status_code for answer in answers} == {201}
     service.process.wait(DEADLINE)
@@ -101,9 +106,10 @@ def test_sigterm_ends_the_service_in_time_while_kafka_does_not_answer(
     cluster: EmbeddedClusterThread, service: Service
 ) -> None:
     cluster.disconnect("Produce", times=None)
-    with httpx.Client(base_url=service.url, timeout=30) as client, ThreadPoolExecutor(5) as pool:
+    with httpx.Client(base_url=service.url, timeout=60) as client, ThreadPoolExecutor(5) as pool:
         answers = [pool.submit(client.post, "/events/orders", content=b"order") for _ in range(5)]
-        wait_until(lambda: waiting(client) == 5)
+        # On a busy machine some may be answered before the last one arrives.
+        wait_until(lambda: sum(answer.done() for answer in answers) + waiting(client) == 5)
         terminated = service.terminate()
         assert {answer.result().status_code for answer in answers} == {503}
     service.process.wait(DEADLINE)

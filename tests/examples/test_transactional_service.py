@@ -106,7 +106,8 @@ def test_more_requests_than_producers_are_served_in_turn(kafka: KafkaCluster, se
         answers = list(threads.map(lambda n: client.post("/orders", json=order(n, instance, 1)), range(40)))
     codes = {number: answer.status_code for number, answer in enumerate(answers)}
     assert set(codes.values()) <= {201, 503}
-    assert codes[0] == 201
+    # The order of the requests is not that of their arrival.
+    assert 201 in codes.values()
     accepted = {f"{instance}-{number}": -1 for number, code in codes.items() if code == 201}
     assert stored(kafka, instance) == accepted
 
@@ -120,7 +121,7 @@ def test_sigterm_ends_the_service_with_every_answered_order_stored(
         wait_until(lambda: all(answer.done() for answer in answers))
         service.process.send_signal(signal.SIGTERM)
         assert {answer.result().status_code for answer in answers} == {201}
-    service.process.wait(10)
+    service.process.wait(60)
     wait_until(lambda: any("Finished server process" in line for line in service.log))
     assert len(stored(kafka, instance)) == 4
 
@@ -130,13 +131,14 @@ def test_a_second_process_of_an_instance_makes_the_first_unhealthy(
 ) -> None:
     second = Service(kafka.bootstrap_servers, instance)
     try:
-        assert httpx.post(f"{service.url}/orders", json=order(1, instance, 1)).status_code == 201
-        assert httpx.post(f"{second.url}/orders", json=order(2, instance, 1)).status_code == 201
-        answer = httpx.post(f"{service.url}/orders", json=order(3, instance, 1))
+        with httpx.Client(timeout=30) as client:
+            assert client.post(f"{service.url}/orders", json=order(1, instance, 1)).status_code == 201
+            assert client.post(f"{second.url}/orders", json=order(2, instance, 1)).status_code == 201
+            answer = client.post(f"{service.url}/orders", json=order(3, instance, 1))
         assert answer.status_code in (503, 504)
         assert f"uses the transactional id prefix 'order-service-{instance}'" in answer.json()["error"]
-        assert httpx.get(f"{service.url}/health").status_code == 503
-        assert httpx.get(f"{second.url}/health").status_code == 200
+        assert httpx.get(f"{service.url}/health", timeout=30).status_code == 503
+        assert httpx.get(f"{second.url}/health", timeout=30).status_code == 200
     finally:
         second.close()
     assert stored(kafka, instance) == {f"{instance}-1": -1, f"{instance}-2": -1}

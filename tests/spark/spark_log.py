@@ -9,7 +9,7 @@ from pathlib import Path
 
 def wait_for_line(log: Path, pattern: str, after: int = 0) -> re.Match[str]:
     """A line like ``pattern`` behind the first ``after`` characters of the log; it may come late."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while time.monotonic() < deadline:
         found = re.search(pattern, log.read_text(errors="replace")[after:])
         if found:

@@ -161,7 +161,7 @@ def test_a_column_of_another_type(spark: SparkSession, embedded: InProcessCluste
 def test_a_topic_that_is_not_there(rows: DataFrame, embedded: InProcessCluster, topic: str) -> None:
     began = time.monotonic()
     text = refusal(sink(rows, embedded, topic))
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 60
     assert text == (
         f"aioproducer.admin.NoSuchTopicError: There is no topic {topic!r} in this cluster, and the brokers do not "
         "create topics on demand (auto.create.topics.enable), so that no task was started: check the spelling of the "
@@ -186,7 +186,7 @@ def test_a_cluster_that_is_not_there(rows: DataFrame, embedded: InProcessCluster
         port = unused.getsockname()[1]
         began = time.monotonic()
         text = refusal(sink(rows, embedded, "t", kafka__bootstrap__servers=f"127.0.0.1:{port}", check_timeout_ms=2000))
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 60
     assert f"The cluster at 127.0.0.1:{port} did not answer within 2000 ms (check_timeout_ms)" in text
     assert "Nothing listens" in text
     assert "bootstrap" in text

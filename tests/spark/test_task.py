@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pyarrow
 import pytest
@@ -18,9 +17,10 @@ from aioproducer.producer import Producer
 from aioproducer.record import TopicPartition
 from aioproducer.spark import SinkOptions, close_executor, run
 from aioproducer.spark.columns import SinkColumns
-from aioproducer.spark.executor import Executor
+from aioproducer.spark.executor import Call, Executor
 from aioproducer.spark.task import BATCHES_AHEAD, SparkTaskError, TaskOutcome, write_partition
 from aioproducer.testing import EmbeddedClusterThread
+from tests.spark.interrupting import interrupt_wait_in
 
 ROWS = 500
 MAX_IN_FLIGHT = 5
@@ -132,7 +132,7 @@ def test_retries_are_in_the_statistics(cluster: EmbeddedClusterThread, topic: st
 
 @pytest.mark.parametrize("size", [10, 4000])
 def test_rows_that_wait_are_bounded_while_brokers_stall(cluster: EmbeddedClusterThread, topic: str, size: int) -> None:
-    cluster.delay("Produce", 700, times=None)
+    cluster.delay("Produce", 60_000, times=None)
     buffer_memory = 256 * 1024
     pulled: list[int] = []
     with pytest.raises(SparkTaskError):
@@ -151,7 +151,7 @@ def test_rows_that_wait_are_bounded_while_brokers_stall(cluster: EmbeddedCluster
 
 
 def test_filled_batches_that_wait_are_bounded_while_brokers_stall(cluster: EmbeddedClusterThread, topic: str) -> None:
-    cluster.delay("Produce", 700, times=None)
+    cluster.delay("Produce", 60_000, times=None)
     pulled: list[int] = []
     with pytest.raises(SparkTaskError):
         write(
@@ -207,7 +207,7 @@ def test_a_failure_in_the_closing_flush_does_not_wait_for_the_deadline(
     began = time.monotonic()
     with pytest.raises(SparkTaskError, match="were not delivered"):
         write(cluster, topic, iter([batch(0)]), flush_timeout_ms=60_000)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 50
 
 
 def test_a_failure_is_seen_behind_rows_that_are_tried_again_and_again(
@@ -219,7 +219,7 @@ def test_a_failure_is_seen_behind_rows_that_are_tried_again_and_again(
     began = time.monotonic()
     with pytest.raises(SparkTaskError) as raised:
         write(cluster, f"{topic}-2", iter([batch(0)]))
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 50
     assert raised.value.topic_partition == TopicPartition(f"{topic}-2", 1)
 
 
@@ -236,7 +236,7 @@ def test_a_failure_is_seen_while_a_full_buffer_waits_for_rows_that_are_tried_aga
     began = time.monotonic()
     with pytest.raises(SparkTaskError) as raised:
         write(cluster, f"{topic}-many", endless([], 100), kafka__buffer__memory=256 * 1024)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50
     assert raised.value.topic_partition == TopicPartition(f"{topic}-many", 15)
     assert tasks_on_loop() == []
 
@@ -248,7 +248,7 @@ def test_a_task_does_not_wait_for_the_rows_of_another(cluster: EmbeddedClusterTh
 
     def stuck() -> Iterator[pyarrow.RecordBatch]:
         yield batch(0)
-        go_on.wait(30)
+        go_on.wait(100)
 
     def other() -> None:
         with pytest.raises(SparkTaskError):
@@ -258,8 +258,8 @@ def test_a_task_does_not_wait_for_the_rows_of_another(cluster: EmbeddedClusterTh
     thread.start()
     try:
         began = time.monotonic()
-        assert write(cluster, topic, iter([batch(0)]), flush_timeout_ms=20_000).rows == ROWS
-        assert time.monotonic() - began < 15
+        assert write(cluster, topic, iter([batch(0)]), flush_timeout_ms=60_000).rows == ROWS
+        assert time.monotonic() - began < 50
     finally:
         go_on.set()
         thread.join()
@@ -267,10 +267,16 @@ def test_a_task_does_not_wait_for_the_rows_of_another(cluster: EmbeddedClusterTh
 
 def test_the_closing_flush_has_a_deadline(cluster: EmbeddedClusterThread, topic: str) -> None:
     cluster.delay("Produce", 60_000, times=None)
+
+    def batches() -> Iterator[pyarrow.RecordBatch]:
+        yield batch(0)
+        # From here on only the acknowledgement is missing.
+        _until_stored(cluster, topic)
+
     began = time.monotonic()
     with pytest.raises(SparkTaskError) as raised:
-        write(cluster, topic, iter([batch(0)]), flush_timeout_ms=300)
-    assert time.monotonic() - began < 20
+        write(cluster, topic, batches(), flush_timeout_ms=300)
+    assert time.monotonic() - began < 50
     assert str(raised.value) == (
         "Not all rows were acknowledged within 300 ms (flush_timeout_ms) after the last one had come; those for "
         f"{topic}-0 still wait. Of 500 rows sent in this attempt 0 are known to be acknowledged; of the other 500 some "
@@ -279,15 +285,22 @@ def test_the_closing_flush_has_a_deadline(cluster: EmbeddedClusterThread, topic:
     assert tasks_on_loop() == []
 
 
-def test_a_flush_that_found_no_broker_says_so(topic: str, unused_tcp_port: int) -> None:
+def test_a_flush_that_found_no_broker_says_so(topic: str, closed_port: int) -> None:
     """A second attempt begins with a producer that has never seen the cluster, and is what Spark shows."""
     options = SinkOptions.parse(
-        {"kafka.bootstrap.servers": f"127.0.0.1:{unused_tcp_port}", "topic": topic, "flush_timeout_ms": "500"}
+        {"kafka.bootstrap.servers": f"127.0.0.1:{closed_port}", "topic": topic, "flush_timeout_ms": "500"}
     )
+
+    def batches() -> Iterator[pyarrow.RecordBatch]:
+        yield batch(0)
+        producer = run(Executor.current().producer(dict(options.config)))
+        while producer.connection_error is None:
+            time.sleep(0.002)
+
     with pytest.raises(SparkTaskError) as raised:
-        write_partition(iter([batch(0)]), SinkColumns(topic, "", ""), options)
+        write_partition(batches(), SinkColumns(topic, "", ""), options)
     assert f"those for {topic} still wait. The last error was: " in str(raised.value)
-    assert f"127.0.0.1:{unused_tcp_port}" in str(raised.value)
+    assert f"127.0.0.1:{closed_port}" in str(raised.value)
     assert tasks_on_loop() == []
 
 
@@ -329,25 +342,10 @@ def test_an_upstream_failure_leaves_nothing_on_the_loop(cluster: EmbeddedCluster
     assert write(cluster, topic, iter([batch(0)])).rows == ROWS
 
 
-def _interrupt_when(condition: Callable[[], bool]) -> threading.Thread:
-    main = threading.main_thread().ident
-    assert main is not None
-
-    def interrupt() -> None:
-        while not condition():
-            time.sleep(0.01)
-        time.sleep(0.1)
-        signal.pthread_kill(main, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    return thread
-
-
 def test_an_interrupt_while_it_waits_for_room_leaves_nothing(cluster: EmbeddedClusterThread, topic: str) -> None:
     cluster.delay("Produce", 500, times=None)
     pulled: list[int] = []
-    thread = _interrupt_when(lambda: len(pulled) > BATCHES_AHEAD)
+    thread = interrupt_wait_in(Call.result, lambda: len(pulled) > BATCHES_AHEAD)
     with pytest.raises(KeyboardInterrupt):
         write(cluster, topic, endless(pulled, 1000), kafka__buffer__memory=65536)
     thread.join()
@@ -362,11 +360,11 @@ def test_an_interrupt_in_the_closing_flush_leaves_nothing(cluster: EmbeddedClust
         yield batch(0)
         ended.set()
 
-    thread = _interrupt_when(ended.is_set)
+    thread = interrupt_wait_in(Call.result, ended.is_set)
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         write(cluster, topic, batches())
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50
     thread.join()
     assert tasks_on_loop() == []
 

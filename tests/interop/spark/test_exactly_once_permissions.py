@@ -27,6 +27,7 @@ from aioproducer.errors import AuthorizationError, ConfigurationError, KafkaErro
 from aioproducer.spark.exactly_once import TaskOf, commit_batch, plan_batch
 from aioproducer.spark.options import SinkOptions
 from tests.interop.spark.crashes import PARTITIONS, abort_tasks, check_stable, committed, killed_at, rows_of, wanted
+from tests.interop.spark.driver import eventually
 from tests.interop.spark.sink_program import log, options_of, run_batch, write_tasks
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.security import properties_value
@@ -288,8 +289,13 @@ def test_the_list_needs_less_than_the_recovery(guarded, principal, options, topi
     properties.write_text("".join(f"{name}={value}\n" for name, value in credentials(guarded).items()))
     common = [sink, "--decision-topic", f"{sink}-decisions", "--config", str(properties)]
     capfd.readouterr()
-    assert main(["spark-sink", "list", *common]) == 0
-    assert "unfinished (2)" in capfd.readouterr().out
+
+    def is_listed() -> bool:
+        assert main(["spark-sink", "list", *common]) == 0
+        return "unfinished (2)" in capfd.readouterr().out
+
+    # Kafka answers EndTxn before the markers are written, and the list ends at the first open transaction.
+    eventually(is_listed, "the decision is listed")
     assert main(["spark-sink", "recover", *common]) != 0
     assert re.search(r"(?i)not allowed|authoriz|permission", capfd.readouterr().err)
     principal.allow(*NEEDED)
