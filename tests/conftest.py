@@ -3,7 +3,8 @@
 asyncio tests run on asyncio's loop, and mostly on uvloop too. AIOPRODUCER_LOOPS=asyncio, or uvloop, selects one loop,
 which halves the time. AIOPRODUCER_PURE=1 runs the sources of the compiled modules; AIOPRODUCER_BUILD=pure, compiled or
 sanitized is the build that must be under test (tests/builds/test_modules.py). AIOPRODUCER_COVERED=rooms traces only the
-tests of the rooms that must reach 95 % of coverage. With --hypothesis-profile=soak the fuzzers try many more examples.
+tests of the rooms that must reach 95 % of coverage. With --hypothesis-profile=soak the fuzzers try many more examples,
+and new ones each time.
 """
 
 from __future__ import annotations
@@ -59,9 +60,10 @@ _COVERED = ("core/", "wire/", "protocol/", "fuzz/", "compression/")
 if _ROOT not in sys.path:
     sys.path.append(_ROOT)
 
-# No deadline: the time of an example depends on the machine's load.
-hypothesis.settings.register_profile("project", deadline=None)
-hypothesis.settings.register_profile("soak", deadline=None, max_examples=20_000)
+# No deadline: the time of an example depends on the machine's load. Both profiles set derandomize, because they inherit
+# from the profile that is loaded now: where the variable CI is set, that one is deterministic.
+hypothesis.settings.register_profile("project", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("soak", deadline=None, derandomize=False, max_examples=20_000)
 hypothesis.settings.load_profile("project")
 
 

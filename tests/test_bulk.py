@@ -508,13 +508,14 @@ async def test_a_retried_batch_does_not_delay_other_partitions(
 ) -> None:
     monkeypatch.setattr("aioproducer._client.bulk.WAITING_TO_BE_SENT", 2)
     monkeypatch.setattr("aioproducer._client.bulk.LONGEST_TURN", 0)
-    kafka_cluster.fail(api="Produce", error="NOT_ENOUGH_REPLICAS", topic=topic, partition=0)
-    async with kafka_cluster.producer(linger_ms=60_000, batch_size=1000, retry_backoff_ms=2000) as producer:
+    kafka_cluster.fail(api="Produce", error="NOT_ENOUGH_REPLICAS", topic=topic, partition=0, times=None)
+    async with kafka_cluster.producer(linger_ms=60_000, batch_size=1000) as producer:
         await producer.partitions_for(topic)
         sender = ColumnsSender(producer)
         await sender.send(topic, [b"x" * 900] * 2, partition=0)
         await sender.send(topic, [b"x" * 900] * 40, partition=1)
         assert sender.acked >= 20
         assert not kafka_cluster.records(topic, 0)
+        kafka_cluster.clear_faults()
         await sender.settle_all()
         assert sender.acked == 42

@@ -21,6 +21,7 @@ from aioproducer.errors import (
 )
 from aioproducer.record import HeaderPair
 from aioproducer.testing import EmbeddedCluster
+from aioproducer.testing.simulation import Simulation
 from tests.waiting import know_topic
 
 NOWHERE = "127.0.0.1:1"
@@ -225,13 +226,16 @@ async def test_records_behind_a_withdrawn_serialization_continue_at_once(
         assert serializer.ended == ["slow"]
 
 
-async def test_a_serializer_that_is_too_slow_fails_only_its_record(kafka_cluster: EmbeddedCluster, topic: str) -> None:
+@pytest.mark.simulated(seeds=[1], brokers=1)
+async def test_a_serializer_that_is_too_slow_fails_only_its_record(simulation: Simulation) -> None:
     """The serializer once kept running without a use, and close waited for it."""
     serializer = SlowSerializer()
-    async with kafka_cluster.producer(value_serializer=serializer, linger_ms=0, max_block_ms=1500) as producer:
+    topic = "topic"
+    simulation.create_topic(topic)
+    async with simulation.producer(value_serializer=serializer, linger_ms=0, max_block_ms=1500) as producer:
         await know_topic(producer, topic)
         slow = producer.send(topic, "slow")
-        # The deadline of the second is this much later; a check delayed by more would find both expired.
+        # The deadline of the second is this much later.
         await asyncio.sleep(1.2)
         behind = producer.send(topic, b"behind")
         with pytest.raises(KafkaTimeoutError):

@@ -28,6 +28,7 @@ from aioproducer.errors import (
     TopicAuthorizationError,
 )
 from aioproducer.testing import EmbeddedCluster
+from aioproducer.testing.simulation import Simulation
 from tests.waiting import know_topic
 
 NOWHERE = "127.0.0.1:1"
@@ -247,10 +248,11 @@ async def test_records_are_stored_in_call_order_across_every_wait(kafka_cluster:
     assert _values(kafka_cluster, topic) == [b"%d" % number for number in range(500)]
 
 
-async def test_a_mistyped_topic_delays_no_other(kafka_cluster: EmbeddedCluster, topic: str) -> None:
-    kafka_cluster.create_topic(topic)
-    kafka_cluster.fail("Metadata", "UNKNOWN_TOPIC_OR_PARTITION", topic="mistyped", times=None)
-    async with kafka_cluster.producer(max_block_ms=300, linger_ms=0) as producer:
+@pytest.mark.simulated(seeds=[1], brokers=1)
+async def test_a_mistyped_topic_delays_no_other(simulation: Simulation, topic: str) -> None:
+    simulation.create_topic(topic)
+    simulation.fail("Metadata", "UNKNOWN_TOPIC_OR_PARTITION", topic="mistyped", times=None)
+    async with simulation.producer(max_block_ms=300, linger_ms=0) as producer:
         await know_topic(producer, topic)
         mistyped = producer.send("mistyped", b"v")
         assert (await producer.send(topic, b"v")).offset == 0

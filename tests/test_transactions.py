@@ -156,7 +156,8 @@ async def test_the_first_batch_waits_for_the_markers_of_the_transaction_before(
     async with new(kafka_cluster) as producer:
         async with producer.transaction() as transaction:
             transaction.send(topic, b"1", partition=0)
-        ended = loop.time()
+            # Before the response to EndTxn, from which the time counts.
+            ended = loop.time()
         async with producer.transaction() as transaction:
             # The partition of the earlier transaction, and another one.
             await asyncio.gather(*[transaction.send(topic, b"2", partition=partition) for partition in range(2)])

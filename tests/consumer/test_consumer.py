@@ -32,6 +32,8 @@ from aioproducer.errors import (
 )
 from aioproducer.testing import EmbeddedCluster
 
+from .virtual import on_virtual_time
+
 A0 = TopicPartition("a", 0)
 
 
@@ -221,6 +223,7 @@ async def test_partitions_are_read_in_order_and_all_of_them():
             assert [consumer.lag(("a", index)) for index in range(6)] == [0] * 6
 
 
+@on_virtual_time
 async def test_poll_returns_at_most_max_records_and_nothing_without_records():
     async with EmbeddedCluster(transport="memory") as cluster:
         await fill(cluster, 10)
@@ -246,6 +249,7 @@ async def test_a_waiting_call_gets_a_record_when_it_arrives():
             assert (await waiting)[A0][0].value == b"0"
 
 
+@on_virtual_time
 async def test_a_slow_reader_stops_the_fetches():
     async with EmbeddedCluster(transport="memory") as cluster:
         await fill(cluster, 2000, 4, batch_size=500)
@@ -376,6 +380,7 @@ async def test_offsets_for_times_are_those_of_the_first_records_not_older():
                 await consumer.offsets_for_times({TopicPartition("nope", 0): 1}, timeout=1.0)
 
 
+@on_virtual_time
 async def test_a_topic_that_does_not_exist_is_logged_once_and_read_when_it_does(caplog):
     async with (
         EmbeddedCluster(transport="memory") as cluster,
@@ -388,6 +393,7 @@ async def test_a_topic_that_does_not_exist_is_logged_once_and_read_when_it_does(
     assert caplog.text.count("The topic 'a' does not exist: nothing is read of it until it does") == 1
 
 
+@on_virtual_time
 async def test_a_topic_that_is_being_created_is_not_logged_as_missing(caplog):
     async with EmbeddedCluster(transport="memory") as cluster, consumer_of(cluster) as consumer:
         consumer.assign([A0])
@@ -396,6 +402,7 @@ async def test_a_topic_that_is_being_created_is_not_logged_as_missing(caplog):
     assert "does not exist" not in caplog.text
 
 
+@on_virtual_time
 async def test_the_partitions_of_a_topic_can_be_asked_for():
     async with EmbeddedCluster(3, transport="memory") as cluster:
         cluster.create_topic("a", 3)
@@ -410,6 +417,7 @@ async def test_the_partitions_of_a_topic_can_be_asked_for():
                 await consumer.partitions_for("")
 
 
+@on_virtual_time
 async def test_partitions_without_a_leader_are_waited_for():
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("a")
@@ -426,6 +434,7 @@ async def test_partitions_without_a_leader_are_waited_for():
                 await consumer.partitions_for("a", timeout=0.3)
 
 
+@on_virtual_time
 async def test_the_first_and_last_offsets_are_those_of_the_log():
     async with EmbeddedCluster(3, transport="memory") as cluster:
         await fill(cluster, 10, 2)
@@ -439,6 +448,8 @@ async def test_the_first_and_last_offsets_are_those_of_the_log():
             assert await consumer.end_offsets() == {A0: 5}
             with pytest.raises(error_class(3)):
                 await consumer.end_offsets(("nope", 0), timeout=1.0)
+            with pytest.raises(KafkaTimeoutError, match=r"Topic a has no partition 2: it has 2\."):
+                await consumer.end_offsets(A0, ("a", 2), timeout=0.3)
 
 
 async def test_the_end_is_the_first_open_transaction_for_read_committed():
@@ -554,6 +565,7 @@ async def _integer_later(data):
 
 
 @pytest.mark.parametrize("deserializer", [_integer, _integer_later])
+@on_virtual_time
 async def test_a_record_that_cannot_be_deserialized_raises_with_its_position(deserializer):
     async with EmbeddedCluster(transport="memory") as cluster:
         await fill(cluster, 3)
@@ -577,6 +589,7 @@ async def test_a_record_that_cannot_be_deserialized_raises_with_its_position(des
 
 
 @pytest.mark.parametrize("call", ["poll", "anext"])
+@on_virtual_time
 async def test_slow_asynchronous_deserializers_do_not_hold_back_the_records_before(call):
     begun = []
 
@@ -600,6 +613,7 @@ async def test_slow_asynchronous_deserializers_do_not_hold_back_the_records_befo
             assert found == list(range(len(found)))
 
 
+@on_virtual_time
 async def test_quick_asynchronous_deserializers_fill_the_answer():
     async def quick(data):
         return int(data)
@@ -613,6 +627,7 @@ async def test_quick_asynchronous_deserializers_fill_the_answer():
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
+@on_virtual_time
 async def test_a_handler_skips_records_that_cannot_be_deserialized(asynchronous):
     dead = []
 
@@ -892,6 +907,7 @@ async def test_columns_of_large_batches_come_from_threads(threads):
             assert offsets == list(range(1000))
 
 
+@on_virtual_time
 async def test_close_ends_waiting_calls():
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("a")
@@ -1056,6 +1072,7 @@ async def test_skipped_and_dropped_records_do_not_count_as_returned():
             assert consumer.metrics()["records-consumed-total"] == 4
 
 
+@on_virtual_time
 async def test_a_cancelled_call_counts_no_record():
     async with EmbeddedCluster(transport="memory") as cluster:
         cluster.create_topic("a")
@@ -1071,6 +1088,7 @@ async def test_a_cancelled_call_counts_no_record():
             assert consumer.metrics()["records-consumed-total"] == 3
 
 
+@on_virtual_time
 async def test_the_windows_of_metrics_are_those_of_the_configuration():
     async with EmbeddedCluster(transport="memory") as cluster:
         await fill(cluster, 3)

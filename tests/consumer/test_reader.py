@@ -20,6 +20,8 @@ from aioproducer.errors import (
 )
 from aioproducer.testing import EmbeddedCluster
 
+from .virtual import on_virtual_time
+
 OFFSET_OUT_OF_RANGE = 1
 
 
@@ -230,11 +232,11 @@ async def test_moved_and_failed_leaders_are_followed():
         assert found == [*range(10)] * 3
 
 
+@on_virtual_time
 async def test_a_partition_without_a_leader_is_an_error_only_after_the_timeout():
     async with EmbeddedCluster(2, transport="memory", properties={"default.replication.factor": 1}) as cluster:
         await fill(cluster, 10)
         leader = cluster.leader("a", 0)
-        # A busy machine needs some tenths of a second to notice the lost broker and the missing leader.
         async with reader_of(cluster, stop=None, timeout=1.5) as reader:
             for _ in range(10):
                 await anext(reader)
@@ -243,6 +245,7 @@ async def test_a_partition_without_a_leader_is_an_error_only_after_the_timeout()
                 await anext(reader)
 
 
+@on_virtual_time
 async def test_errors_that_last_too_long_or_are_not_retriable_are_raised():
     async with EmbeddedCluster(transport="memory") as cluster:
         await fill(cluster)

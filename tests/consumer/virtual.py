@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from random import Random
 
 from tests.simulation.loop import VirtualLoop
@@ -14,6 +15,16 @@ def run(scenario, seed=1):
     loop = VirtualLoop(Random(seed))
     with reproducible(loop, Random(seed)):
         return run_to_end(loop, scenario(loop))
+
+
+def on_virtual_time(test):
+    """Run a test that is a coroutine function on virtual time: no stall of the machine uses up its time-outs."""
+
+    @functools.wraps(test)
+    def run_test(**arguments):
+        run(lambda loop: test(**arguments))
+
+    return run_test
 
 
 def run_at_each_step(scenario, *, more_than, most):

@@ -17,6 +17,7 @@ from aioproducer.offsets import OffsetAndMetadata
 from aioproducer.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsTopic
 from aioproducer.record import TopicPartition
 from aioproducer.testing import EmbeddedCluster
+from aioproducer.testing.simulation import Simulation
 
 from .group_application import Application
 
@@ -29,8 +30,10 @@ PROPERTIES = {
 ORDERS = [TopicPartition("orders", number) for number in range(4)]
 
 
-def application(cluster: EmbeddedCluster, assignor: str = "range", **settings: object) -> Application:
-    return Application(cluster.bootstrap_servers, cluster.transport, assignor, **settings)
+def application(cluster: EmbeddedCluster | Simulation, assignor: str = "range", **settings: object) -> Application:
+    # No member leaves because the machine is busy.
+    patient = {"session_timeout_ms": 30_000, "max_poll_interval_ms": 30_000, "request_timeout_ms": 30_000, **settings}
+    return Application(cluster.bootstrap_servers, cluster.transport, assignor, **patient)
 
 
 @asynccontextmanager
@@ -78,8 +81,8 @@ async def test_offsets_are_committed_and_fetched() -> None:
         one = application(cluster)
         one.start()
         await until(lambda: shared(one), one)
-        await one.member.commit({ORDERS[1]: OffsetAndMetadata(7, "m")}, 5)
-        found = await one.member.committed(ORDERS, 5)
+        await one.member.commit({ORDERS[1]: OffsetAndMetadata(7, "m")}, TIMEOUT)
+        found = await one.member.committed(ORDERS, TIMEOUT)
         assert found == {ORDERS[1]: OffsetAndMetadata(7, "m")}
         await one.stop()
 
@@ -98,7 +101,7 @@ async def test_a_fence_is_news_before_the_next_turn(monkeypatch: pytest.MonkeyPa
             loop.call_soon(lambda: seen.append(member.has_news))
 
         monkeypatch.setattr(member.membership, "answered", fence)
-        commit = asyncio.create_task(member.commit({ORDERS[1]: OffsetAndMetadata(7)}, 5))
+        commit = asyncio.create_task(member.commit({ORDERS[1]: OffsetAndMetadata(7)}, TIMEOUT))
         await until(lambda: seen)
         assert seen[0]
         commit.cancel()
@@ -112,28 +115,28 @@ async def test_offsets_can_be_committed_while_partitions_are_revoked() -> None:
 
         async def commit(partitions: Collection[TopicPartition]) -> None:
             if partitions:
-                await first.member.commit({where: OffsetAndMetadata(3) for where in partitions}, 5)
+                await first.member.commit({where: OffsetAndMetadata(3) for where in partitions}, TIMEOUT)
 
         first.on_revoked = commit  # type: ignore[method-assign]  # as a subclass does
         first.start()
         await until(lambda: shared(first), first)
         second.start()
         await until(lambda: shared(first, second), first, second)
-        assert len(await second.member.committed(ORDERS, 5)) == 4
+        assert len(await second.member.committed(ORDERS, TIMEOUT)) == 4
         await first.stop()
         await second.stop()
 
 
 async def test_coordinator_that_moves_is_found_again_without_a_loss() -> None:
     async with group(2, **{"offsets.topic.replication.factor": 2}) as cluster:
-        one = application(cluster, session_timeout_ms=5000)
+        one = application(cluster)
         one.start()
         await until(lambda: shared(one), one)
         before = one.member.membership.coordinator
         assert before is not None
         await cluster.kill(before)
         await until(lambda: one.member.membership.coordinator not in (None, before), one)
-        await one.member.commit({ORDERS[0]: OffsetAndMetadata(1)}, 10)
+        await one.member.commit({ORDERS[0]: OffsetAndMetadata(1)}, TIMEOUT)
         assert shared(one)
         assert [word for word, _ in one.events] == ["assigned"]
         await one.stop()
@@ -145,7 +148,9 @@ async def test_new_partitions_lead_to_a_rebalance() -> None:
         one.start()
         await until(lambda: shared(one), one)
         topic = CreatePartitionsTopic(name="orders", count=6, assignments=None)
-        response = await one.member._client.request(CreatePartitionsRequest(topics=[topic], timeout_ms=5000), timeout=5)
+        response = await one.member._client.request(
+            CreatePartitionsRequest(topics=[topic], timeout_ms=5000), timeout=TIMEOUT
+        )
         assert response.results[0].error_code == 0
         await until(lambda: one.owned == [0, 1, 2, 3, 4, 5], one)
         await one.stop()
@@ -167,24 +172,24 @@ async def test_silent_application_leaves_the_group_and_returns() -> None:
         await second.stop()
 
 
-async def test_member_leaves_while_it_joins() -> None:
+@pytest.mark.simulated(seeds=[1], brokers=1, properties=PROPERTIES)
+async def test_member_leaves_while_it_joins(simulation: Simulation) -> None:
     """Its JoinGroup waits for the other member with a silent application; LeaveGroup uses another connection."""
-    async with group() as cluster:
-        first, second = application(cluster, max_poll_interval_ms=10_000), application(cluster)
-        first.start()
-        await until(lambda: shared(first), first)
-        await first.pause()
-        second.start()
-        await until(lambda: second.member.membership.generation.member_id != "", second)
-        await asyncio.sleep(0.1)
-        began = asyncio.get_running_loop().time()
-        await second.stop()
-        assert asyncio.get_running_loop().time() - began < 2
-        coordinator = cluster.broker_cluster.brokers[1].groups
-        known = coordinator.group("group")
-        assert known is not None
-        assert len(known.members) == 1
-        await first.stop()
+    simulation.create_topic("orders", 4)
+    first, second = application(simulation), application(simulation)
+    first.start()
+    await until(lambda: shared(first), first)
+    await first.pause()
+    second.start()
+    await until(lambda: second.member.membership.generation.member_id != "", second)
+    await asyncio.sleep(0.1)
+    began = simulation.loop.time()
+    await second.stop()
+    assert simulation.loop.time() - began < 2
+    known = simulation.cluster.brokers[1].groups.group("group")
+    assert known is not None
+    assert len(known.members) == 1
+    await first.stop()
 
 
 async def test_commit_during_a_rebalance_is_rejected() -> None:
@@ -192,7 +197,7 @@ async def test_commit_during_a_rebalance_is_rejected() -> None:
         one = application(cluster)
         one.join()
         with pytest.raises(RebalanceInProgressError):
-            await one.member.commit({ORDERS[0]: OffsetAndMetadata(1)}, 5)
+            await one.member.commit({ORDERS[0]: OffsetAndMetadata(1)}, TIMEOUT)
         await one.stop()
 
 
@@ -214,7 +219,7 @@ async def test_listener_that_fails_raises_and_the_rebalance_continues() -> None:
 
 async def test_error_of_the_member_is_raised_and_the_next_call_tries_again() -> None:
     async with group(**{"group.min.session.timeout.ms": 2000}) as cluster:
-        one = application(cluster)
+        one = application(cluster, session_timeout_ms=1000)
         one.join()
         for _ in range(2):
             await one.member.wait_changed()
@@ -240,16 +245,18 @@ async def test_fenced_member_raises_from_then_on() -> None:
         await second.stop()
 
 
-async def test_close_is_bounded_when_the_coordinator_is_gone() -> None:
-    async with group() as cluster:
-        one = application(cluster)
-        one.start()
-        await until(lambda: shared(one), one)
-        await one.pause()
-        await cluster.kill(1)
-        began = asyncio.get_running_loop().time()
-        await one.stop(1.0)
-        assert asyncio.get_running_loop().time() - began < 3
+@pytest.mark.simulated(seeds=[1], brokers=1, properties=PROPERTIES)
+async def test_close_is_bounded_when_the_coordinator_is_gone(simulation: Simulation) -> None:
+    simulation.create_topic("orders", 4)
+    one = application(simulation)
+    one.start()
+    await until(lambda: shared(one), one)
+    await one.pause()
+    await simulation.cluster.kill(1)
+    one.member.begin_commit({ORDERS[0]: OffsetAndMetadata(1)})
+    began = simulation.loop.time()
+    await one.stop(1.0)
+    assert simulation.loop.time() - began < 1.1
 
 
 async def test_close_ends_calls_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:

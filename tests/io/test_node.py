@@ -35,6 +35,7 @@ from aioproducer.transport.memory import MemoryNetwork, MemoryTransport
 from aioproducer.transport.stream import StreamConnector
 from tests.io.recording import Recording
 from tests.simulation import Fault, run
+from tests.waiting import until
 
 
 def test_startup_connects_then_requests_versions_metadata_producer_id_and_produces():
@@ -519,8 +520,9 @@ async def test_the_transport_resolves_addresses():
 
     connector = Connector()
     async with Producer(bootstrap_servers="localhost:9092", transport=connector) as producer:
+        await until(lambda: producer.connection_error)
         with pytest.raises(TimeoutError, match="Nothing listens at localhost"):
-            await producer.wait_ready(1)
+            await producer.wait_ready(0.1)
     assert connector.hosts[0][0] in ("127.0.0.1", "::1")
     assert connector.hosts[0][1] == "localhost"
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -64,15 +65,28 @@ async def test_sync_functions_run_in_daemon_threads_and_async_ones_on_the_loop()
     await calls.close()
 
 
-async def test_hanging_functions_hold_a_few_threads_and_later_calls_wait_for_one() -> None:
+async def test_hanging_functions_hold_a_few_threads_and_later_calls_wait_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls = Calls(asyncio.get_running_loop(), 0.2)
     release = threading.Event()
     began: list[int] = []
+    has_begun = threading.Semaphore(0)
+    submit = calls.executor.submit
 
     def hang() -> None:
         began.append(1)
+        has_begun.release()
         release.wait()
 
+    def submit_and_begin(*arguments: Any) -> Future[Any]:
+        """Submit a call. A thread for it begins before the loop goes on, and so before any deadline."""
+        future = submit(*arguments)
+        if len(began) < MAX_THREADS:
+            assert has_begun.acquire(timeout=30)
+        return future
+
+    monkeypatch.setattr(calls.executor, "submit", submit_and_begin)
     outcomes = await asyncio.gather(*(calls.call(hang) for _ in range(10)))
     assert all(outcome.is_late for outcome in outcomes)
     assert len(began) == MAX_THREADS

@@ -35,6 +35,7 @@ from aioproducer.transport.rdma.handshake import Facts, HandshakeReader, Kind, R
 from aioproducer.transport.rdma.verbs import VerbsError
 from aioproducer.transport.stream import StreamConnector
 from tests.transport.rdma_server import HELLO, QUEUE_PAIR, RING, read_messages
+from tests.waiting import until
 
 SASL = {"sasl_mechanism": "PLAIN", "sasl_username": "alice", "sasl_password": "secret"}
 
@@ -634,5 +635,6 @@ async def test_a_kafka_client_over_tcp_gets_an_error_that_names_the_rdma_listene
         EmbeddedCluster(transport="rdma", verbs=rdma_server.fabric) as cluster,
         Producer(bootstrap_servers=cluster.bootstrap_servers, transport="tcp") as producer,
     ):
+        await until(lambda: producer.connection_error)
         with pytest.raises(MetadataTimeoutError, match="is an RDMA listener, but this client speaks TCP"):
             await producer.wait_ready(0.2)

@@ -521,15 +521,17 @@ class CommandLineServer:
     def __init__(self, certificates, directory, version):
         certificates.server.cert_chain_pems[0].write_to_path(str(directory / "cert.pem"))
         certificates.server.private_key_pem.write_to_path(str(directory / "key.pem"))
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        self.arguments = ["openssl", "s_server", "-accept", f"127.0.0.1:{self.port}", f"-{version}", "-cert"]
+        self.arguments = ["openssl", "s_server", "-accept", "127.0.0.1:0", f"-{version}", "-cert"]
         self.arguments += [str(directory / "cert.pem"), "-key", str(directory / "key.pem")]
 
     async def __aenter__(self):
         pipe = subprocess.PIPE
         self.process = await asyncio.create_subprocess_exec(*self.arguments, stdin=pipe, stdout=pipe, stderr=pipe)
-        await self.until(b"ACCEPT")
+        async with asyncio.timeout(20):
+            while not (line := await self.process.stdout.readline()).startswith(b"ACCEPT "):
+                assert line, "openssl has ended"
+        # It chose the port.
+        self.port = int(line.rpartition(b":")[2])
         return self
 
     async def until(self, text):

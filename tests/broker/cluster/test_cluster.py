@@ -49,6 +49,7 @@ from aioproducer.protocol.messages.configs import DescribeConfigsResource
 from aioproducer.protocol.messages.fetch import FetchPartition, FetchTopic
 from aioproducer.protocol.messages.metadata import MetadataRequestTopic
 from aioproducer.protocol.messages.produce import PartitionProduceData, TopicProduceData
+from aioproducer.testing.simulation import Simulation
 from aioproducer.transport.base import Connector
 from aioproducer.transport.memory import MemoryNetwork
 from aioproducer.transport.stream import StreamConnector
@@ -539,9 +540,10 @@ async def test_three_nodes_have_the_same_bytes() -> None:
             assert sum(1 for _ in iter_batches(held.pop())) == 10
 
 
-async def test_acks_all_waits_for_exactly_the_isr() -> None:
-    properties = {**THREE, "replica.lag.time.max.ms": 600, "replica.fetch.wait.max.ms": 100}
-    async with BrokerCluster(3, properties=properties) as cluster, client_of(cluster) as client:
+@pytest.mark.simulated(seeds=[1], properties={"replica.lag.time.max.ms": 600, "replica.fetch.wait.max.ms": 100})
+async def test_acks_all_waits_for_exactly_the_isr(simulation: Simulation) -> None:
+    cluster = simulation.cluster
+    async with client_of(cluster, simulation.transport) as client:
         cluster.create_topic("t", assignments={0: [1, 2, 3]})
         await client.produce("t", b"a")
         for broker in cluster.brokers.values():
@@ -738,9 +740,15 @@ async def test_hundreds_of_clusters_can_run_in_one_process() -> None:
 async def test_a_cluster_starts_within_50_ms_of_processor_time(nodes: int) -> None:
     """Measured in processor time, so that a busy machine does not make the broker slow."""
     taken = []
-    for _ in range(5):
-        started = time.process_time()
-        async with BrokerCluster(nodes) as cluster:
-            cluster.create_topic("t", 1, nodes)
-            taken.append(time.process_time() - started)
+    # Collecting the garbage of earlier tests would count for this one.
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            started = time.process_time()
+            async with BrokerCluster(nodes) as cluster:
+                cluster.create_topic("t", 1, nodes)
+                taken.append(time.process_time() - started)
+    finally:
+        gc.enable()
     assert min(taken) < 0.05

@@ -21,7 +21,7 @@ from pathlib import Path
 from aioproducer.broker import BrokerCluster
 
 async def main():
-    async with BrokerCluster(2, data_dir=Path(sys.argv[1]), ports=[int(sys.argv[2]), 0]) as cluster:
+    async with BrokerCluster(2, data_dir=Path(sys.argv[1])) as cluster:
         if "t" not in cluster.image.topics:
             cluster.create_topic("t", 1, 2)
         while len(cluster.image.partition("t", 0).isr) < 2:
@@ -36,10 +36,9 @@ asyncio.run(main())
 async def test_sigkill_loses_no_acknowledged_record(tmp_path: Path) -> None:
     acknowledged: list[bytes] = []
     producer_ids: list[int] = []
-    port = 0
     for round_number in range(3):
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", SERVER, str(tmp_path), str(port), stdout=asyncio.subprocess.PIPE
+            sys.executable, "-c", SERVER, str(tmp_path), stdout=asyncio.subprocess.PIPE
         )
         assert process.stdout is not None
         try:

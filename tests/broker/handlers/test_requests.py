@@ -327,10 +327,12 @@ async def test_a_throttled_client_receives_the_time_and_its_next_request_waits(s
     scene.faults.throttle("Metadata", 50)
     loop = asyncio.get_running_loop()
     async with await scene.connect() as client:
-        assert (await client.call(MetadataRequest(topics=[]), 12)).throttle_time_ms == 50
+        # The broker begins to throttle before the client has the response.
         begin = loop.time()
+        assert (await client.call(MetadataRequest(topics=[]), 12)).throttle_time_ms == 50
         assert (await client.call(MetadataRequest(topics=[]), 12)).throttle_time_ms == 0
-        assert loop.time() - begin >= 0.03
+        # uvloop counts whole milliseconds, from the start of its pass.
+        assert loop.time() - begin > 0.045
 
 
 async def test_faults_of_one_kind_leave_the_others_alone(scene: Scene) -> None:

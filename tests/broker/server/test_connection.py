@@ -370,17 +370,21 @@ async def test_throttling_delays_the_next_request_and_not_the_response(network):
 
     async def answer(connection, frame):
         taken.append(loop.time())
-        return Reply([framed(bytes(frame))], mute_ms=50)
+        return Reply([framed(bytes(frame))], mute_ms=60_000 if frame == b"1" else 50)
 
     server = await network.server(answer)
     client = await network.client(server)
-    client.ask(b"1", b"2")
+    client.ask(b"1", b"2", b"3")
     assert await client.answer() == b"1"
     (connection,) = server.connections
     assert len(taken) == 1
     assert connection.mute is Mute.THROTTLED
+    # A minute passes.
+    connection._throttle.cancel()
+    connection._throttle_over()
     assert await client.answer() == b"2"
-    assert taken[1] - taken[0] >= 0.049
+    assert await client.answer() == b"3"
+    assert taken[2] - taken[1] >= 0.049
 
 
 async def test_a_throttled_connection_ends_after_its_last_request(network):

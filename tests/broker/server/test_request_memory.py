@@ -7,13 +7,25 @@ import struct
 
 import pytest
 
+from aioproducer.broker.server.connection import Mute
 from aioproducer.broker.server.framing import READ_AHEAD
-from aioproducer.broker.server.server import Reply
-from tests.broker.server.serving import framed, loop_passes
+from aioproducer.broker.server.server import Reply, Server, ServerConnection
+from tests.broker.server.manual_clock import ManualClock
+from tests.broker.server.serving import Client, ServerNetwork, framed, loop_passes
 from tests.waiting import until
 
 LARGE = 1_000_000
 RECEIVE = 128 * 1024
+STALL_MS = 10_000
+
+
+async def new_connection(network: ServerNetwork, server: Server) -> tuple[Client, ServerConnection]:
+    """Connect, and return both sides of the connection."""
+    before = set(server.connections)
+    client = await network.client(server)
+    await until(lambda: len(server.connections) > len(before))
+    (connection,) = set(server.connections) - before
+    return client, connection
 
 
 @pytest.mark.parametrize("held", [2_000_000, 300_000, 1])
@@ -83,15 +95,22 @@ async def test_a_stalled_connection_that_holds_memory_is_closed_while_others_wai
     async def answer(connection, frame):
         return Reply([framed(b"done")])
 
-    server = await network.server(answer, queued_max_bytes=500_000, stall_timeout_ms=40)
-    stalled = [await network.client(server) for _ in range(8)]
-    for client in stalled:
+    server = await network.server(answer, queued_max_bytes=500_000, stall_timeout_ms=STALL_MS)
+    clock = ManualClock(server)
+    stalled = [await new_connection(network, server) for _ in range(8)]
+    for client, _ in stalled:
         client.send(struct.pack(">i", LARGE) + bytes(100_000))
     await until(lambda: server.memory.used >= 500_000)
-    honest = await network.client(server)
+    honest, connection = await new_connection(network, server)
     honest.ask(bytes(LARGE))
-    assert await honest.answer() == b"done"
-    assert "has made no progress for 0.04 s, while others wait for memory" in caplog.text
+    answered = asyncio.ensure_future(honest.answer())
+    # The time passes only while it waits, as the machine may take long for a request that does not.
+    while not answered.done():
+        if connection.waits_for_memory:
+            clock.advance(STALL_MS / 1000)
+        await asyncio.sleep(0)
+    assert answered.result() == b"done"
+    assert "has made no progress for 10.0 s, while others wait for memory" in caplog.text
 
 
 async def test_stalled_connections_stay_open_while_no_other_waits(memory):
@@ -110,35 +129,56 @@ async def test_sending_byte_by_byte_counts_as_stalled(network):
     async def answer(connection, frame):
         return Reply([framed(b"done")])
 
-    server = await network.server(answer, queued_max_bytes=100_000, stall_timeout_ms=100)
-    loris = await network.client(server)
+    server = await network.server(answer, queued_max_bytes=100_000, stall_timeout_ms=STALL_MS)
+    clock = ManualClock(server)
+    loris, slow = await new_connection(network, server)
     loris.send(struct.pack(">i", LARGE) + bytes(120_000))
-    await until(lambda: server.memory.used >= 100_000)
-    honest = await network.client(server)
+    await until(lambda: slow.received == 4 + 120_000)
+    honest, connection = await new_connection(network, server)
     honest.ask(bytes(LARGE))
-    answered = asyncio.ensure_future(honest.answer())
-    while not answered.done():
+    await until(lambda: connection.waits_for_memory)
+    sent = 0
+    while not slow.is_lost and sent < 100:
         loris.send(b"x")
-        await asyncio.sleep(0.005)
-    assert answered.result() == b"done"
+        sent += 1
+        # Each byte is received before the server looks for progress again.
+        await until(lambda: slow.received == 4 + 120_000 + sent or slow.is_lost)  # noqa: B023  # in this round only
+        clock.advance(STALL_MS / 1000 / 4)
+    assert 4 < sent < 100
+    assert await honest.answer() == b"done"
 
 
 async def test_a_peer_that_reads_no_responses_is_closed_while_others_wait(network):
-    async def answer(connection, frame):
-        return Reply([framed(bytes(30_000_000 if frame == b"flood" else 4))])
+    go = asyncio.Event()
 
-    server = await network.server(answer, queued_max_bytes=100_000, stall_timeout_ms=40)
-    deaf = await network.client(server)
+    async def answer(connection, frame):
+        if frame == b"flood":
+            return Reply([framed(bytes(30_000_000))])
+        await go.wait()
+        return Reply([framed(b"done")])
+
+    server = await network.server(answer, queued_max_bytes=100_000, stall_timeout_ms=STALL_MS)
+    clock = ManualClock(server)
+    deaf, flooded = await new_connection(network, server)
     deaf.transport.pause_reading()
     deaf.ask(b"flood", bytes(200_000))
-    await until(lambda: server.memory.used >= 200_000)
-    # Two of them: the first continues without memory, the second waits.
-    honest = [await network.client(server) for _ in range(2)]
-    for client in honest:
+    await until(lambda: server.memory.used >= 200_000 and flooded.mute is Mute.SENDING)
+    # Two of them: the first may continue without memory, the second waits.
+    honest = [await new_connection(network, server) for _ in range(2)]
+    for client, _ in honest:
         client.ask(bytes(LARGE))
-    for client in honest:
-        assert len(await client.answer()) == 4
-    assert len(server.connections) >= 2
+    await until(
+        lambda: all(connection.waits_for_memory or connection.mute is Mute.PROCESSING for _, connection in honest)
+    )
+    assert server.memory.waiting
+    # The first look begins the measurement.
+    for _ in range(2):
+        assert not flooded.is_lost
+        clock.advance(STALL_MS / 1000)
+    await until(lambda: flooded.is_lost)
+    go.set()
+    for client, _ in honest:
+        assert await client.answer() == b"done"
 
 
 @pytest.mark.parametrize("how", ["close", "abort"])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
 import pytest
 
 from aioproducer.broker.server.connection import Mute, Reply
 from aioproducer.broker.server.server import Server
 from aioproducer.transport.listening import StreamListener
+from tests.broker.server.manual_clock import ManualClock
 from tests.broker.server.serving import echo, framed, loop_passes
 from tests.waiting import until
 
@@ -257,18 +257,21 @@ async def test_only_connections_that_are_idle_too_long_are_closed(network, caplo
 
 async def test_idle_connections_are_closed_one_by_one_the_longest_idle_first(memory, caplog):
     caplog.set_level(logging.INFO)
-    server = await memory.server(connections_max_idle_ms=200)
+    server = await memory.server(connections_max_idle_ms=60_000)
+    clock = ManualClock(server)
     for _ in range(6):
         await memory.client(server)
     connections = list(server.connections)
     assert len(connections) == 6
+    clock.advance(1)
     server.active(connections[0])
-    # Blocks the loop, so that all connections are idle too long at once.
-    time.sleep(0.25)  # noqa: ASYNC251
-    while len(caplog.records) < 6:
-        before = len(caplog.records)
+    # As after a stall of the loop: all connections are idle too long at once.
+    clock.advance(61)
+    count = 0
+    while count < 6:
+        assert len(caplog.records) - count <= 1
+        count = len(caplog.records)
         await asyncio.sleep(0)
-        assert len(caplog.records) - before <= 1
     closed = [record.args[0] for record in caplog.records]
     assert closed == [connection.id for connection in [*connections[1:], connections[0]]]
 
@@ -280,14 +283,21 @@ async def test_a_connection_with_a_request_in_progress_is_not_idle(network):
         await go.wait()
         return await echo(connection, frame)
 
-    # Long enough for the request to arrive before, also on a busy machine.
-    server = await network.server(answer, connections_max_idle_ms=300)
+    server = await network.server(answer, connections_max_idle_ms=60_000)
+    clock = ManualClock(server)
     client = await network.client(server)
     client.ask(b"a long poll")
-    await asyncio.sleep(0.4)
+    await until(lambda: any(connection.mute is Mute.PROCESSING for connection in server.connections))
+    clock.advance(61)
+    await loop_passes()
     assert not client.is_lost
     go.set()
     assert await client.answer() == b"a long poll"
+    # It has the whole time again, and it does not end before.
+    clock.advance(59)
+    client.ask(b"in time")
+    assert await client.answer() == b"in time"
+    clock.advance(61)
     await client.lost()
 
 

@@ -169,7 +169,9 @@ class TestMarkers:
             producer = await stage.begun(0)
             stage.markers.errors = [error()]
             await stage.end(producer)
-            await asyncio.sleep(0.1)
+            sender = stage.broker().transactions._markers
+            await waiting.until(lambda: not stage.markers.errors and not sender._tasks)
+            assert not sender._retries
             assert stage.markers.written == []
             assert (await stage.end(producer)).error_code == Code.CONCURRENT_TRANSACTIONS
             # The next node that loads the partition tries again.
@@ -202,7 +204,7 @@ class TestMarkers:
             new = next(node for node in (1, 2, 3) if node != old)
             stage.faults.postpone("WriteTxnMarkers", 60_000)
             await stage.end(producer)
-            await asyncio.sleep(0.02)
+            await waiting.until(lambda: not stage.faults.unmet())
             stage.cluster.controller.elect_leader("t", 0, new)
             stage.faults.let_go()
             await stage.until("CompleteCommit")
@@ -216,7 +218,8 @@ class TestMarkers:
             assert await stage.add(producer, 0, topic="lone") == Code.NONE
             await stage.cluster.kill(node)
             await stage.end(producer)
-            await asyncio.sleep(0.1)
+            sender = stage.broker(await stage.coordinator()).transactions._markers
+            await waiting.until(lambda: sender._retries)
             assert (await stage.describe()).transaction_state == "PrepareCommit"
             await stage.cluster.restart(node)
             await stage.until("CompleteCommit")
@@ -236,7 +239,7 @@ class TestMarkers:
             producer = await stage.begun(0)
             stage.faults.postpone("WriteTxnMarkers", 60_000)
             await stage.end(producer)
-            await asyncio.sleep(0.02)
+            await waiting.until(lambda: not stage.faults.unmet())
             stage.cluster.controller.delete_topic("t")
             stage.faults.let_go()
             await stage.finished(producer)

@@ -8,6 +8,7 @@ import ssl
 import sys
 import time
 from base64 import b64decode
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import trustme
 
 from aioproducer.config import Password
 from aioproducer.errors import ConfigurationError, TokenProviderError
+from aioproducer.security.oauth import endpoint
 from aioproducer.security.oauth.client_credentials import ClientCredentials
 from aioproducer.security.oauth.endpoint import MAX_RESPONSE_BYTES
 from tests.security.oauth.identity_provider import (
@@ -26,6 +28,8 @@ from tests.security.oauth.identity_provider import (
     token_response,
 )
 from tests.security.settings import Entry, Settings
+from tests.virtual_time import SteppedClock
+from tests.waiting import until
 
 SECRET = "tiger/and lion+"
 EXPIRY = time.time() + 3600
@@ -121,11 +125,47 @@ async def test_a_temporary_status_is_retried(status: int) -> None:
     assert len(provider.requests) == 3
 
 
-async def test_retries_end_after_the_longest_backoff() -> None:
+class ScriptedTime:
+    """The module asyncio as the endpoint sees it: only its pauses move the clock, and a test ends its timeouts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pauses: list[float] = []
+        self.timeouts: list[tuple[float, asyncio.Timeout]] = []
+        monkeypatch.setattr(endpoint, "asyncio", self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    def get_running_loop(self) -> SteppedClock:
+        return SteppedClock(asyncio.get_running_loop(), self._times())
+
+    def _times(self) -> Iterator[float]:
+        while True:
+            yield 1000 + sum(self.pauses)
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        # A defect that retries without an end shows up.
+        made = asyncio.timeout(30)
+        self.timeouts.append((seconds, made))
+        return made
+
+    def expire(self) -> list[float]:
+        """End the timeouts, and return how long they were."""
+        for _, timeout in self.timeouts:
+            timeout.reschedule(asyncio.get_running_loop().time())
+        return [seconds for seconds, _ in self.timeouts]
+
+
+async def test_retries_end_after_the_longest_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted = ScriptedTime(monkeypatch)
     async with identity_provider(Response(503, b'{"errorCode":"E7","errorSummary":"busy"}')) as provider:
         text = await failure(provider, sasl_login_retry_backoff_ms=50, sasl_login_retry_backoff_max_ms=400)
     assert "returned status 503 (E7; busy)." in text
-    assert 2 <= len(provider.requests) <= 8
+    assert scripted.pauses == pytest.approx([0.05, 0.1, 0.2, 0.05])
+    assert len(provider.requests) == 5
 
 
 async def test_an_endpoint_that_is_silent_fails_at_the_read_timeout() -> None:
@@ -134,11 +174,18 @@ async def test_an_endpoint_that_is_silent_fails_at_the_read_timeout() -> None:
     assert "did not answer in time (ReadTimeout)" in text
 
 
-async def test_an_endpoint_that_is_silent_fails_at_the_deadline_with_the_last_attempts_reason() -> None:
+async def test_an_endpoint_that_is_silent_fails_at_the_deadline() -> None:
     async with identity_provider(None) as provider:
         assert "gave no token within 0.045 s (request_timeout_ms)." in await failure(provider, request_timeout_ms=50)
+
+
+async def test_the_deadline_names_the_reason_of_the_last_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted = ScriptedTime(monkeypatch)
     async with identity_provider(Response(503), None) as provider:
-        text = await failure(provider, request_timeout_ms=1000)
+        failing = asyncio.ensure_future(failure(provider, request_timeout_ms=1000))
+        await until(lambda: len(provider.requests) == 2)
+        assert scripted.expire() == [0.9]
+        text = await failing
     assert "gave no token within 0.9 s (request_timeout_ms); the last attempt: it returned status 503." in text
 
 
