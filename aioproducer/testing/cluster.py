@@ -52,10 +52,13 @@ class EmbeddedCluster(ClusterControl):
 
     ``features`` are levels of Kafka's features: ``{"transaction.version": 1}`` for transactions as before KIP-890.
 
-    With ``transport="tcp"`` it listens on free ports of the loopback interface. With ``transport="memory"`` there are
-    no sockets: a producer reaches it by ``Producer(..., transport=cluster.transport)``, other clients cannot. A test
-    may have thousands of such clusters. With ``transport="rdma"`` only RDMA reaches it, by the same argument of the
-    producer. ``verbs`` defaults to this machine's; ``aioproducer.testing.verbs.SimulatedFabric()`` needs no card.
+    With ``transport="tcp"`` it listens on free ports of the loopback interface, or on ``ports``, one for each node.
+    Another process may take a free port while its node is down; the node then returns on another one.
+
+    With ``transport="memory"`` there are no sockets: a producer reaches it by its argument
+    ``transport=cluster.transport``, other clients cannot. A test may have thousands of such clusters. With
+    ``transport="rdma"`` only RDMA reaches it, by the same argument of the producer. ``verbs`` defaults to those of this
+    machine; ``aioproducer.testing.verbs.SimulatedFabric()`` needs no card.
 
     A cluster belongs to its event loop: from another thread or loop use ``EmbeddedClusterThread``.
     """
@@ -69,6 +72,7 @@ class EmbeddedCluster(ClusterControl):
         transport: str = "tcp",
         verbs: Verbs | None = None,
         features: Mapping[str, int] | None = None,
+        ports: Sequence[int] | None = None,
     ) -> None:
         if transport not in ("tcp", "memory", "rdma"):
             raise ValueError(f'transport must be "tcp", "memory" or "rdma", not {transport!r}')
@@ -89,6 +93,7 @@ class EmbeddedCluster(ClusterControl):
             network=self._network,
             listener=listener,
             features=features,
+            ports=ports,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0

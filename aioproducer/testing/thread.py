@@ -40,8 +40,9 @@ class EmbeddedClusterThread(ClusterControl):
         properties: Mapping[str, object] | None = None,
         data_dir: str | Path | None = None,
         features: Mapping[str, int] | None = None,
+        ports: Sequence[int] | None = None,
     ) -> None:
-        self._inner = EmbeddedCluster(brokers, properties=properties, data_dir=data_dir, features=features)
+        self._inner = EmbeddedCluster(brokers, properties=properties, data_dir=data_dir, features=features, ports=ports)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 

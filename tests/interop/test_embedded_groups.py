@@ -23,6 +23,7 @@ from aioproducer.broker import BrokerCluster
 from aioproducer.wire.record import SimpleRecord
 from aioproducer.wire.record_batch import encode_batch
 from tests.kafka import jars
+from tests.kafka.cluster import free_ports
 
 pytestmark = pytest.mark.interop
 
@@ -296,7 +297,7 @@ async def test_two_members_share_partitions_and_one_takes_over(client: str) -> N
 
 @pytest.mark.parametrize("client", MEMBERS)
 async def test_committed_offsets_survive_a_restart(client: str, tmp_path: Path) -> None:
-    async with BrokerCluster(1, properties=PROPERTIES, data_dir=tmp_path) as cluster:
+    async with BrokerCluster(1, properties=PROPERTIES, data_dir=tmp_path, ports=free_ports(1)) as cluster:
         cluster.create_topic(TOPIC, PARTITIONS)
         write(cluster, numbered(0, 40))
         for start in (0, 40, 80):

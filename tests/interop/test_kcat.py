@@ -11,6 +11,7 @@ from typing import Final, TypedDict
 import pytest
 
 from aioproducer.broker import BrokerCluster
+from tests.kafka.cluster import free_ports
 
 DEADLINE_S = 30.0
 
@@ -99,7 +100,8 @@ def payloads(messages: Sequence[Message]) -> list[str | None]:
 @pytest.fixture
 async def cluster() -> AsyncIterator[BrokerCluster]:
     properties = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 3}
-    async with BrokerCluster(3, properties={**properties, "offsets.topic.replication.factor": 3}) as running:
+    properties["offsets.topic.replication.factor"] = 3
+    async with BrokerCluster(3, properties=properties, ports=free_ports(3)) as running:
         yield running
 
 

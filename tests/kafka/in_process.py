@@ -11,7 +11,7 @@ from typing import Self
 
 from aioproducer.testing import EmbeddedClusterThread
 from tests.kafka import consuming, dump
-from tests.kafka.cluster import KEEP_RECORDS
+from tests.kafka.cluster import KEEP_RECORDS, free_ports
 from tests.kafka.mock import API_VERSIONS, DISCONNECT, INIT_PRODUCER_ID, METADATA, PRODUCE
 
 _NAMES = {
@@ -34,7 +34,11 @@ class InProcessCluster:
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="aioproducer-embedded-"))
         self.embedded = EmbeddedClusterThread(
-            nodes, properties={**KEEP_RECORDS, **(properties or {})}, data_dir=self.folder, features=features
+            nodes,
+            properties={**KEEP_RECORDS, **(properties or {})},
+            data_dir=self.folder,
+            features=features,
+            ports=free_ports(nodes),
         )
 
     def __enter__(self) -> Self:

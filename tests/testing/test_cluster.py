@@ -23,6 +23,7 @@ from aioproducer.errors import (
     UnknownTopicOrPartitionError,
 )
 from aioproducer.testing import EmbeddedCluster, EmbeddedClusterThread
+from tests.kafka.cluster import free_ports
 
 TRANSPORTS = ("tcp", "memory")
 
@@ -394,3 +395,15 @@ def test_a_cluster_thread_that_cannot_start_leaves_no_state(tmp_path: Path) -> N
     with EmbeddedClusterThread(data_dir=tmp_path), pytest.raises(KafkaError, match="lock"):
         EmbeddedClusterThread(data_dir=tmp_path).start()
     assert _cluster_threads() == before
+
+
+def test_a_cluster_listens_on_given_ports() -> None:
+    ports = free_ports(2)
+    servers = [f"127.0.0.1:{port}" for port in ports]
+    with EmbeddedClusterThread(2, ports=ports) as cluster:
+        assert sorted(cluster.bootstrap_servers.split(",")) == sorted(servers)
+        cluster.kill(2)
+        cluster.restart(2)
+        assert sorted(cluster.bootstrap_servers.split(",")) == sorted(servers)
+    with pytest.raises(ValueError, match="ports"):
+        EmbeddedCluster(2, ports=ports[:1])

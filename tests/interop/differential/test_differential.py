@@ -16,7 +16,7 @@ from tests.interop.differential.comparing import Found, differences, judge
 from tests.interop.differential.known import KNOWN, Difference
 from tests.interop.differential.normal import Tree
 from tests.interop.differential.scenario import SCENARIOS, Scenario, run
-from tests.kafka.cluster import KafkaCluster
+from tests.kafka.cluster import KafkaCluster, free_ports
 
 assert _all_scenarios.__path__, "importing them is what finds the scenarios"
 
@@ -96,8 +96,10 @@ async def embedded(found: Scenario, token: str = "", *, features: Mapping[str, i
     """Return the responses of a new embedded cluster."""
     # As the fixture `three_nodes`.
     racks = [f"rack-{node}" for node in (1, 2, 3)] if found.nodes == 3 else None
+    # A port that another process could take while its node is down would give the client a stranger's responses.
+    ports = free_ports(found.nodes)
     async with BrokerCluster(
-        found.nodes, properties=PROPERTIES[found.nodes], features=features, racks=racks
+        found.nodes, properties=PROPERTIES[found.nodes], features=features, racks=racks, ports=ports
     ) as cluster:
         return await run(found, _Embedded(cluster), token)
 

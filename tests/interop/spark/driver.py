@@ -296,7 +296,7 @@ def _connected_ports(process: psutil.Process) -> set[int]:
         return set()
 
 
-def eventually(condition: Callable[[], T], what: str, timeout: float = 60) -> T:
+def eventually(condition: Callable[[], T], what: str, timeout: float = 240) -> T:
     """The first value of ``condition()`` that is true."""
     deadline = time.monotonic() + timeout
     while True:

@@ -33,7 +33,7 @@ from tests.interop.spark.crashes import (
 from tests.interop.spark.driver import eventually
 from tests.interop.spark.sink_program import log, options_of, run_batch, write_tasks
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_batches_are_written_once_and_replays_are_skipped(kafka, topic, options):

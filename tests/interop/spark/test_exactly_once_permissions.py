@@ -32,7 +32,7 @@ from tests.interop.spark.sink_program import log, options_of, run_batch, write_t
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.security import properties_value
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 USER, PASSWORD = "sink-job", "secret"
 LISTENER: Final = "SASL"

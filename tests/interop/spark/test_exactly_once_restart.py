@@ -193,7 +193,7 @@ def test_a_query_that_is_stopped_in_its_tasks_writes_each_row_once(three_cores, 
         eventually(slow.waiting(0).exists, "a task is at its slow row")
         eventually(lambda: stored_rows(one_broker, topic) > LARGE // 2, "rows are in open transactions")
         driver.call(stop)
-        ended.result(60)
+        ended.result(240)
     assert committed(one_broker, topic) == Counter()
     three_cores.call(start_and_wait, str(folder), options)
     assert committed(one_broker, topic) == Counter(range(FILES * (LARGE + ROWS)))
@@ -227,7 +227,7 @@ def test_an_orphaned_commit_that_goes_on_beside_the_next_driver_loses_and_double
         eventually(halted.exists, f"the commit has reached {point}")
         workers = driver.kill_without_workers()
         with pytest.raises(DriverGoneError):
-            ended.result(60)
+            ended.result(240)
         orphan = eventually(lambda: left_alone(workers), "the other workers have ended")
     if point in ("decided", "half-ended"):
         abort_tasks(one_broker, options["sink.id"])
@@ -236,9 +236,9 @@ def test_an_orphaned_commit_that_goes_on_beside_the_next_driver_loses_and_double
     eventually(slow.waiting(0).exists, "the next driver is in its second batch")
     assert orphan.is_running()
     halted.unlink()
-    orphan.wait(60)
+    orphan.wait(240)
     slow.go.touch()
-    running.result(120)
+    running.result(240)
     assert committed(one_broker, topic) == Counter(range(BATCHES * FILES * ROWS))
     recover(one_broker, topic, options["sink.id"])
 
@@ -268,8 +268,8 @@ def test_a_killed_query_writes_each_row_once(three_cores, one_broker, topic, opt
             if process.is_running():
                 process.kill()
         with pytest.raises(DriverGoneError):
-            ended.result(60)
-        psutil.wait_procs(family, timeout=30)
+            ended.result(240)
+        psutil.wait_procs(family, timeout=120)
     if point in ("decided", "half-ended"):
         abort_tasks(one_broker, options["sink.id"])
     before = len(three_cores.log.read_text())
