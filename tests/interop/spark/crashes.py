@@ -57,7 +57,7 @@ class Halted(NamedTuple):
     def resume(self) -> str:
         """Let it go on, and return what it has printed up to its end."""
         self.marker.unlink()
-        return self.process.communicate(timeout=120)[0]
+        return self.process.communicate(timeout=240)[0]
 
 
 @contextmanager

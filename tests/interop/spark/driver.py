@@ -232,9 +232,9 @@ class SparkDriver(Startable):
 
         Raises:
             JobFailedError: it raised.
-            TimeoutError: it did not end within two minutes.
+            TimeoutError: it did not end within four minutes.
         """
-        return self.submit(job, *args, **kwargs).result(120)
+        return self.submit(job, *args, **kwargs).result(240)
 
     # Processes
 

@@ -137,9 +137,9 @@ def test_executor_is_lost(carried_in_archive: SparkDriver, one_node: KafkaCluste
     orphans = executor.children(recursive=True)
     executor.kill()
     # What wrote for it ends as well, in spite of all that it has to do yet.
-    assert psutil.wait_procs(orphans, timeout=30)[1] == []
+    assert psutil.wait_procs(orphans, timeout=120)[1] == []
     gate.open()
-    writing.result(120)
+    writing.result(240)
     found = stored(one_node, topic)
     (task,) = tasks_of(found)
     assert 0 < twice(found, {task}) <= HALF

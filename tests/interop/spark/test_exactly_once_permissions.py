@@ -126,7 +126,7 @@ class Principal:
         everything = AclBindingFilter(
             ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
         )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not condition(set(self._client.describe_acls(everything).result(30))):
             assert time.monotonic() < deadline
             time.sleep(0.01)

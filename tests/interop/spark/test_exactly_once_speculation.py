@@ -92,7 +92,7 @@ def test_a_task_that_runs_twice_by_speculation_writes_each_row_once(
             # Both wait, and go on together.
             assert not running.done()
             slow.go.touch()
-        running.result(120)
+        running.result(240)
     rows = Counter(range(BATCHES * FILES * ROWS))
     assert values(one_node, topic, committed=True) == rows
     # Both attempts have written rows.

@@ -48,7 +48,7 @@ def test_task_fails_in_the_middle(
     writing = local_spark.submit(write, one_broker.bootstrap_servers, topic, gate._replace(fail=how), {})
     wait_for_rows(one_broker, topic, OF_TASK + HALF // 2)
     gate.open()
-    writing.result(120)
+    writing.result(240)
     # The first attempt had sent something, and no more than it had.
     assert HALF // 2 <= twice(stored(one_broker, topic), {TASKS - 1}) <= HALF
     wait_for_line(
@@ -65,7 +65,7 @@ def test_worker_that_writes_is_killed(local_spark: SparkDriver, one_node: KafkaC
     victim, *_ = local_spark.workers_at(one_node.bootstrap_servers)
     victim.kill()
     gate.open()
-    writing.result(120)
+    writing.result(240)
     found = stored(one_node, topic)
     (task,) = tasks_of(found)
     assert 0 < twice(found, {task}) <= HALF
@@ -82,7 +82,7 @@ def test_broker_restarts_under_load(local_spark: SparkDriver, one_broker: Cluste
     one_broker.kill(1)
     gate.open()
     one_broker.restart(1)
-    writing.result(120)
+    writing.result(240)
     # No task was tried again: idempotence is enough.
     assert twice(stored(one_broker, topic), set()) == 0
 
@@ -97,7 +97,7 @@ def test_broker_stays_away(local_spark: SparkDriver, one_node: KafkaCluster, top
     gate.open()
     try:
         with pytest.raises(JobFailedError) as failed:
-            writing.result(90)
+            writing.result(240)
     finally:
         one_node.restart(1)
     counts = (
@@ -170,9 +170,9 @@ def test_cancelled_while_the_broker_is_stuck(
     assert not writing.done()
     local_spark.call(cancel_all)
     with pytest.raises(JobFailedError, match="CANCELLED"):
-        writing.result(30)
+        writing.result(120)
     # Spark kills a worker that does not end by itself.
-    assert psutil.wait_procs(busy, timeout=30)[1] == []
+    assert psutil.wait_procs(busy, timeout=120)[1] == []
     stuck.resume()
     one_node.wait_ready()
     again = one_node.create_topic(f"{topic}-again", 3)

@@ -77,20 +77,20 @@ def test_restart_from_the_checkpoint(
         family = driver.family()
         if how == "stop":
             driver.call(stop)
-            assert ended.result(60) == query_id
+            assert ended.result(240) == query_id
         else:
             driver.kill()
             with pytest.raises(DriverGoneError):
-                ended.result(60)
+                ended.result(240)
             # No worker goes on by itself.
-            assert psutil.wait_procs(family, timeout=30)[1] == []
+            assert psutil.wait_procs(family, timeout=120)[1] == []
     # Workers of a query that was stopped may send what they have until they end.
-    assert psutil.wait_procs(family, timeout=30)[1] == []
+    assert psutil.wait_procs(family, timeout=120)[1] == []
     before = stored(one_node, topic)
     assert SMALL + HALF // 2 <= before.total() <= SMALL + LARGE
     logged = len(local_spark.log.read_text())
     gate.open()
-    assert local_spark.submit(run, *arguments).result(120) == query_id
+    assert local_spark.submit(run, *arguments).result(240) == query_id
 
     found = stored(one_node, topic)
     assert set(found) == set(range(sum(FILES)))
